@@ -1,0 +1,1 @@
+"""Structured concurrency for GPU and CPU kernels."""

@@ -1,0 +1,253 @@
+"""Every error accy_async raises, in one hierarchy.
+
+Strategy, so that a handler knows what to catch:
+
+* Input that is wrong in itself raises at construction: `InvalidValue` (also a
+  `ValueError`), its special cases `InvalidType` (also a `TypeError`) and
+  `OutOfRange` (also an `OverflowError`).
+* Values that are right alone but do not fit together raise before anything is
+  allocated or launched: `InvalidArtifact`, `LaunchArgumentMismatch`,
+  `UnsupportedOperation`, `CapabilityMismatch`, `GraphError`.
+* What the device or its driver reports is a `DeviceError`; memory it has not
+  got is `OutOfMemory`; a device that is not there is `RuntimeUnavailable`.
+* You closed it: `SessionClosed`. The world broke it: `DeviceLost`.
+* Several at once, or an error during the cleanup that another error or a
+  cancellation began, arrive as an `ExceptionGroup` of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AccyError",
+    "BackendUnavailable",
+    "CapabilityMismatch",
+    "CompilationError",
+    "DeviceError",
+    "DeviceLost",
+    "ForkedProcess",
+    "GraceExpired",
+    "GraphError",
+    "InvalidArtifact",
+    "InvalidBuffer",
+    "InvalidEvent",
+    "InvalidStream",
+    "InvalidType",
+    "InvalidValue",
+    "KernelEntryMissing",
+    "LaunchArgumentMismatch",
+    "OutOfMemory",
+    "OutOfRange",
+    "PassFailed",
+    "ReadBufferDestinationTooSmall",
+    "RuntimeUnavailable",
+    "SessionClosed",
+    "UnsupportedOperation",
+]
+
+
+class AccyError(Exception):
+    """The common base of every error this package raises."""
+
+
+class InvalidValue(AccyError, ValueError):
+    """A field was given a value it cannot hold.
+
+    Attributes:
+        field: the field's qualified name, as ``Class.field``.
+        value: what was given.
+        expected: what would have been accepted, in words.
+    """
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        self.field = field
+        self.value = value
+        self.expected = expected
+        super().__init__(f"{field}: got {_brief(value)}, expected {expected}")
+
+    def __reduce__(self) -> tuple[type[InvalidValue], tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.expected)
+
+
+class InvalidType(InvalidValue, TypeError):
+    """A field was given a value of a type it does not take."""
+
+
+class OutOfRange(InvalidValue, OverflowError):
+    """A number does not fit the width or sign of its declared type."""
+
+
+class InvalidArtifact(AccyError, ValueError):
+    """An artifact, entry or pipeline is malformed or inconsistent.
+
+    Attributes:
+        offset: byte offset of the fault in a binary payload, if it has one.
+    """
+
+    def __init__(self, message: str, *, offset: int | None = None) -> None:
+        self.offset = offset
+        super().__init__(
+            message if offset is None else f"{message} (at byte {offset})"
+        )
+
+
+class UnsupportedOperation(AccyError):
+    """The backend, format or device has no way to do what was asked."""
+
+
+class KernelEntryMissing(InvalidArtifact, UnsupportedOperation):
+    """A registry holds no entry for a target, version and format.
+
+    It is both: the pipeline does not fit its registry (`InvalidArtifact`), and
+    the operation has no kernel in that format (`UnsupportedOperation`).
+    """
+
+
+class CapabilityMismatch(UnsupportedOperation):
+    """The device lacks a dtype, feature or limit that the kernel requires."""
+
+
+class InvalidBuffer(AccyError, ValueError):
+    """A buffer handle is unknown, freed, foreign, or accessed out of bounds."""
+
+
+class InvalidStream(AccyError, ValueError):
+    """A stream handle is unknown, destroyed, or of another backend."""
+
+
+class InvalidEvent(AccyError, ValueError):
+    """An event is unknown, destroyed, foreign, or not in the state required."""
+
+
+class ReadBufferDestinationTooSmall(InvalidBuffer):
+    """The host memory given to a read is smaller than what is read."""
+
+
+class LaunchArgumentMismatch(AccyError, ValueError):
+    """Operands, scalars, pools or scratch do not fit what is launched."""
+
+
+class OutOfMemory(AccyError, MemoryError):
+    """The device or the host had no memory left for a request.
+
+    Attributes:
+        requested_bytes: the size that could not be had, if known.
+    """
+
+    def __init__(self, message: str, *, requested_bytes: int | None = None) -> None:
+        self.requested_bytes = requested_bytes
+        super().__init__(message)
+
+
+class RuntimeUnavailable(AccyError, RuntimeError):
+    """A runtime, driver or loader is absent, or refused to load something."""
+
+
+class BackendUnavailable(RuntimeUnavailable):
+    """The named backend cannot run here; the message says what to do."""
+
+
+class CompilationError(AccyError):
+    """A compiler refused its input.
+
+    Attributes:
+        log: the compiler's own words.
+    """
+
+    def __init__(self, message: str, *, log: str = "") -> None:
+        self.log = log
+        super().__init__(f"{message}\n{log}" if log else message)
+
+
+class PassFailed(AccyError):
+    """A preparation pass failed."""
+
+
+class DeviceError(AccyError, RuntimeError):
+    """The device reported an error while running submitted work.
+
+    Attributes:
+        code: the backend's own error code, or None.
+        call: the backend call that failed or that submitted the failed work.
+        node: the graph node or diagnostic id it belongs to, or None.
+        kernel: the kernel's entry name, or None.
+        stream: the id of the stream, or None for the default stream.
+        is_consequence: True where an earlier error of the same stream or
+            context caused this one; ``__cause__`` is then that error.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        call: str | None = None,
+        node: str | None = None,
+        kernel: str | None = None,
+        stream: int | None = None,
+        is_consequence: bool = False,
+    ) -> None:
+        self.code = code
+        self.call = call
+        self.node = node
+        self.kernel = kernel
+        self.stream = stream
+        self.is_consequence = is_consequence
+        facts = [
+            f"{name}={value}"
+            for name, value in (
+                ("call", call),
+                ("kernel", kernel),
+                ("node", node),
+                ("stream", stream),
+                ("code", code),
+            )
+            if value is not None
+        ]
+        super().__init__(f"{message} [{', '.join(facts)}]" if facts else message)
+
+
+class DeviceLost(DeviceError):
+    """The device or its context is gone; every later call fails the same way."""
+
+
+class GraphError(AccyError, ValueError):
+    """A launch graph is malformed: a cycle, an unknown id, an unordered hazard."""
+
+
+class SessionClosed(AccyError, RuntimeError):
+    """The session or backend was closed, and then used again."""
+
+
+class ForkedProcess(SessionClosed):
+    """A session or backend of a parent process was used in its forked child."""
+
+
+class GraceExpired(AccyError, TimeoutError):
+    """Cleanup gave up waiting for the device when its grace ran out.
+
+    Nothing the device may still use was freed: the objects named here belong
+    to the backend's reaper, which frees each when its last use completes.
+
+    Attributes:
+        objects: the names of the objects that were still in use.
+        grace_s: the deadline that expired, in seconds.
+    """
+
+    def __init__(self, what: str, grace_s: float, objects: Sequence[str]) -> None:
+        self.objects = tuple(objects)
+        self.grace_s = grace_s
+        listed = ", ".join(self.objects) if self.objects else "none"
+        super().__init__(
+            f"{what}: the device did not finish within the grace of {grace_s:g} s; "
+            f"handed to the reaper, not freed: {listed}"
+        )
+
+
+def _brief(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= 200 else f"{text[:197]}..."

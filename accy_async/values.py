@@ -1,0 +1,181 @@
+"""Validators for the frozen attrs values of every room.
+
+Each raises `InvalidType` or `InvalidValue` naming ``Class.field``, the value
+and what was expected. They are attrs validators: ``f(instance, attribute,
+value)``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+from accy_async.errors import InvalidType, InvalidValue
+
+if TYPE_CHECKING:
+    from attrs import Attribute
+
+    Validator = Callable[[object, Attribute[object], object], None]
+
+__all__ = [
+    "U32_MAX",
+    "all_of",
+    "enum_from_text",
+    "field_name",
+    "instances",
+    "integer",
+    "mapping_of_text",
+    "number",
+    "one_of",
+    "optional",
+    "text",
+    "tuple_of",
+]
+
+U32_MAX = 2**32 - 1
+_E = TypeVar("_E", bound=Enum)
+
+
+def field_name(instance: object, attribute: Attribute[object]) -> str:
+    """The name messages use for a field: ``Class.field``."""
+    return f"{type(instance).__name__}.{attribute.name}"
+
+
+def integer(minimum: int = 0, maximum: int = U32_MAX) -> Validator:
+    """An int (never a bool) with ``minimum <= value <= maximum``."""
+    expected = f"an integer from {minimum} to {maximum}"
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidType(field_name(instance, attribute), value, expected)
+        if not minimum <= value <= maximum:
+            raise InvalidValue(field_name(instance, attribute), value, expected)
+
+    return check
+
+
+def number(minimum: float, maximum: float = float("inf")) -> Validator:
+    """A real number (int or float, never a bool or NaN) within the bounds."""
+    expected = f"a number from {minimum:g} to {maximum:g}"
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidType(field_name(instance, attribute), value, expected)
+        if not minimum <= value <= maximum:
+            raise InvalidValue(field_name(instance, attribute), value, expected)
+
+    return check
+
+
+def text(
+    *, empty: bool = False, pattern: str | None = None, what: str | None = None
+) -> Validator:
+    """A str; not empty unless ``empty``; matching ``pattern`` in full if given."""
+    compiled = re.compile(pattern) if pattern is not None else None
+    expected = what or ("a string" if empty else "a non-empty string")
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        if not isinstance(value, str):
+            raise InvalidType(field_name(instance, attribute), value, expected)
+        bad = (not value and not empty) or (
+            compiled is not None and compiled.fullmatch(value) is None
+        )
+        if bad:
+            raise InvalidValue(field_name(instance, attribute), value, expected)
+
+    return check
+
+
+def instances(*types: type, expected: str | None = None) -> Validator:
+    """An instance of one of the types; bool does not pass for int."""
+    words = expected or " or ".join(kind.__name__ for kind in types)
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        wrong_bool = isinstance(value, bool) and bool not in types
+        if wrong_bool or not isinstance(value, types):
+            raise InvalidType(field_name(instance, attribute), value, words)
+
+    return check
+
+
+def one_of(options: Iterable[object]) -> Validator:
+    """One of the listed values."""
+    allowed = tuple(options)
+    expected = "one of " + ", ".join(repr(option) for option in allowed)
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        if value not in allowed:
+            raise InvalidValue(field_name(instance, attribute), value, expected)
+
+    return check
+
+
+def optional(validator: Validator) -> Validator:
+    """None, or what the validator accepts."""
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        if value is not None:
+            validator(instance, attribute, value)
+
+    return check
+
+
+def all_of(*validators: Validator) -> Validator:
+    """What every validator accepts, tried in order."""
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        for validator in validators:
+            validator(instance, attribute, value)
+
+    return check
+
+
+def tuple_of(*types: type, length: int | None = None, expected: str) -> Validator:
+    """A tuple (of ``length`` if given) whose members are of the types."""
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        name = field_name(instance, attribute)
+        if not isinstance(value, tuple):
+            raise InvalidType(name, value, expected)
+        if length is not None and len(value) != length:
+            raise InvalidValue(name, value, expected)
+        for index, member in enumerate(value):
+            if not isinstance(member, types) or (
+                isinstance(member, bool) and bool not in types
+            ):
+                raise InvalidType(f"{name}[{index}]", member, expected)
+
+    return check
+
+
+def mapping_of_text(*, expected: str = "a mapping from str to str") -> Validator:
+    """A mapping whose keys and values are strings."""
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        name = field_name(instance, attribute)
+        if not isinstance(value, Mapping):
+            raise InvalidType(name, value, expected)
+        for key, item in value.items():
+            if not isinstance(key, str) or not isinstance(item, str):
+                raise InvalidType(f"{name}[{key!r}]", item, expected)
+
+    return check
+
+
+def enum_from_text(kind: type[_E]) -> Callable[[object], object]:
+    """A converter that takes a member or its value; anything else passes through.
+
+    What passes through is for the field's validator to refuse, so that the
+    message names the field.
+    """
+
+    def convert(value: object) -> object:
+        if isinstance(value, str) and not isinstance(value, kind):
+            for member in kind:
+                if member.value == value:
+                    return member
+        return value
+
+    return convert
