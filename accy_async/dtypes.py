@@ -79,14 +79,14 @@ class DType(str, Enum):
         """The smallest finite value."""
         if self.is_float:
             return -self.maximum
-        return -(2 ** (self.bits - 1)) if self.is_signed else 0
+        return -(1 << (self.bits - 1)) if self.is_signed else 0
 
     @property
     def maximum(self) -> int | float:
         """The largest finite value."""
         if self.is_float:
             return _FLOAT_MAX[self]
-        return 2 ** (self.bits - 1) - 1 if self.is_signed else 2**self.bits - 1
+        return (1 << (self.bits - int(self.is_signed))) - 1
 
     @property
     def numpy(self) -> np.dtype[np.generic]:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from accy_async.errors import InvalidType, InvalidValue
 
 if TYPE_CHECKING:
     from attrs import Attribute
 
-    Validator = Callable[[object, Attribute[object], object], None]
+    # attrs asks for Any here: a validator serves fields of every type.
+    Validator = Callable[[Any, Attribute[Any], Any], None]
 
 __all__ = [
     "U32_MAX",
