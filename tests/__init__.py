@@ -1,0 +1,1 @@
+"""The tests. One command runs them and every other check: python -m tests.check."""
