@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from accy_async.errors import InvalidType, InvalidValue
 
@@ -23,20 +23,23 @@ if TYPE_CHECKING:
 __all__ = [
     "U32_MAX",
     "all_of",
-    "enum_from_text",
+    "enum",
     "field_name",
     "instances",
     "integer",
     "mapping_of_text",
+    "member_of",
     "number",
     "one_of",
     "optional",
     "text",
+    "to_tuple",
     "tuple_of",
 ]
 
 U32_MAX = 2**32 - 1
 _E = TypeVar("_E", bound=Enum)
+_T = TypeVar("_T")
 
 
 def field_name(instance: object, attribute: Attribute[object]) -> str:
@@ -165,18 +168,39 @@ def mapping_of_text(*, expected: str = "a mapping from str to str") -> Validator
     return check
 
 
-def enum_from_text(kind: type[_E]) -> Callable[[object], object]:
-    """A converter that takes a member or its value; anything else passes through.
+def member_of(kind: type[_E], value: object) -> _E:
+    """The enum's member of that value; anything else passes through unchanged.
 
-    What passes through is for the field's validator to refuse, so that the
-    message names the field.
+    For converters. What passes through is for the field's validator to refuse,
+    so that the message names the field.
     """
+    if not isinstance(value, kind):
+        for member in kind:
+            if member.value == value:
+                return member
+    return cast("_E", value)
 
-    def convert(value: object) -> object:
-        if isinstance(value, str) and not isinstance(value, kind):
-            for member in kind:
-                if member.value == value:
-                    return member
-        return value
 
-    return convert
+def enum(kind: type[Enum]) -> Validator:
+    """A member of the enum, not merely something equal to one."""
+    expected = "one of " + ", ".join(f"{kind.__name__}.{m.name}" for m in kind)
+
+    def check(instance: object, attribute: Attribute[Any], value: object) -> None:
+        if not isinstance(value, kind):
+            name = field_name(instance, attribute)
+            if isinstance(value, str):
+                raise InvalidValue(name, value, expected)
+            raise InvalidType(name, value, expected)
+
+    return check
+
+
+def to_tuple(value: Iterable[_T]) -> tuple[_T, ...]:
+    """Converter: lists and generators as tuples; what is neither, unchanged.
+
+    Text is left as it is for the validator to refuse: a string is seldom meant
+    as a sequence of characters.
+    """
+    if isinstance(value, (tuple, str, bytes)) or not isinstance(value, Iterable):
+        return cast("tuple[_T, ...]", value)
+    return tuple(value)

@@ -1,0 +1,63 @@
+"""Kernels as values: formats, geometry, entries, registries, fingerprints."""
+
+from accy_async.artifact.entry import (
+    ElementCountArgument,
+    KernelCallArtifact,
+    KernelCallRegistry,
+)
+from accy_async.artifact.fingerprint import canonical_bytes, digest, fingerprint
+from accy_async.artifact.formats import ArtifactFormat, BackendKind
+from accy_async.artifact.geometry import (
+    DerivedLaunch,
+    Dim3,
+    Fixed,
+    FixedLaunch,
+    GridExtent,
+    KernelCallLaunch,
+    RuntimeCeilDiv,
+)
+from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact, Payload
+from accy_async.artifact.requirements import (
+    DeviceFeatures,
+    PushConstants,
+    SubgroupFeatures,
+)
+from accy_async.artifact.resources import (
+    LaunchResourceCandidate,
+    LaunchResourceClass,
+    LaunchResourcePlan,
+)
+from accy_async.artifact.shapes import ShapeBounds, ShapeDimension, ShapeProfile
+from accy_async.dtypes import DType, ScalarArgument
+
+__all__ = [
+    "ArtifactFormat",
+    "ArtifactRequest",
+    "BackendKind",
+    "DType",
+    "DerivedLaunch",
+    "DeviceFeatures",
+    "Dim3",
+    "ElementCountArgument",
+    "Fixed",
+    "FixedLaunch",
+    "GridExtent",
+    "KernelArtifact",
+    "KernelCallArtifact",
+    "KernelCallLaunch",
+    "KernelCallRegistry",
+    "LaunchResourceCandidate",
+    "LaunchResourceClass",
+    "LaunchResourcePlan",
+    "Payload",
+    "PushConstants",
+    "RuntimeCeilDiv",
+    "ScalarArgument",
+    "ShapeBounds",
+    "ShapeDimension",
+    "ShapeProfile",
+    "SubgroupFeatures",
+    "canonical_bytes",
+    "digest",
+    "fingerprint",
+]
