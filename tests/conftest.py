@@ -1,0 +1,110 @@
+"""Both event loops for every async test, and devices only where there are any."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import sys
+from collections.abc import Callable
+
+import pytest
+
+Probe = Callable[[], str | None]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("trio", {}), id="trio"),
+    ]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    """Run each async test once per loop.
+
+    A test that only makes sense on one, or with a fake clock, overrides this.
+    """
+    backend: tuple[str, dict[str, object]] = request.param
+    return backend
+
+
+def _load(*names: str) -> ctypes.CDLL | None:
+    """The first of these shared libraries that the system has."""
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+@functools.cache
+def cuda_missing() -> str | None:
+    """Why no CUDA kernel can run here; None where one can.
+
+    Asks the driver itself, so that a fault in our own bindings fails the tests
+    instead of skipping them.
+    """
+    driver = _load("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    if driver is None:
+        return "no CUDA driver library is installed"
+    if (code := driver.cuInit(0)) != 0:
+        return f"the CUDA driver refuses to start: cuInit returned {code}"
+    count = ctypes.c_int(0)
+    if (code := driver.cuDeviceGetCount(ctypes.byref(count))) != 0:
+        return f"the CUDA driver counts no devices: cuDeviceGetCount returned {code}"
+    return None if count.value else "the CUDA driver sees no device"
+
+
+class _InstanceCreateInfo(ctypes.Structure):
+    """``VkInstanceCreateInfo``, all of it optional but its type."""
+
+    _fields_ = (
+        ("s_type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("flags", ctypes.c_uint32),
+        ("application_info", ctypes.c_void_p),
+        ("layer_count", ctypes.c_uint32),
+        ("layer_names", ctypes.c_void_p),
+        ("extension_count", ctypes.c_uint32),
+        ("extension_names", ctypes.c_void_p),
+    )
+
+
+@functools.cache
+def vulkan_missing() -> str | None:
+    """Why no Vulkan kernel can run here; None where one can."""
+    loader = _load("vulkan-1.dll" if sys.platform == "win32" else "libvulkan.so.1")
+    if loader is None:
+        return "no Vulkan loader is installed"
+    # VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO is 1.
+    info = _InstanceCreateInfo(s_type=1)
+    instance = ctypes.c_void_p()
+    code = loader.vkCreateInstance(ctypes.byref(info), None, ctypes.byref(instance))
+    if code != 0:
+        return f"no Vulkan driver is installed: vkCreateInstance returned {code}"
+    try:
+        count = ctypes.c_uint32(0)
+        code = loader.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), None)
+        if code != 0:
+            return f"vkEnumeratePhysicalDevices returned {code}"
+        return None if count.value else "the Vulkan drivers see no device"
+    finally:
+        loader.vkDestroyInstance(instance, None)
+
+
+DEVICES: dict[str, Probe] = {"gpu": cuda_missing, "vulkan": vulkan_missing}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, with the reason, a test whose device is not here.
+
+    A driver is first spoken to by a test that is about to use it: collecting
+    the tests, or running those without a device, starts none.
+    """
+    for marker, missing in DEVICES.items():
+        if item.get_closest_marker(marker) is not None:
+            reason = missing()
+            if reason is not None:
+                pytest.skip(reason)
