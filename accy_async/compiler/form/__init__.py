@@ -1,0 +1,101 @@
+"""The kernel form: device-neutral kernels as immutable, checked values.
+
+`KernelBuilder` writes them; `Kernel` states the execution model and the rules on
+memory; `operations` states what every operation computes.
+"""
+
+from accy_async.compiler.form.builder import (
+    ArrayHandle,
+    KernelBuilder,
+    VariableHandle,
+    exp,
+    log,
+    sqrt,
+    tanh,
+)
+from accy_async.compiler.form.expressions import (
+    Binary,
+    Bitcast,
+    Builtin,
+    BuiltinKind,
+    Cast,
+    Compare,
+    Constant,
+    Expression,
+    Load,
+    Name,
+    Operand,
+    Select,
+    Unary,
+    constant,
+    maximum,
+    minimum,
+    select,
+)
+from accy_async.compiler.form.kernel import (
+    Buffer,
+    Kernel,
+    Scalar,
+    SharedArray,
+    ThreadVariable,
+)
+from accy_async.compiler.form.operations import (
+    BinaryOperation,
+    Comparison,
+    UnaryOperation,
+)
+from accy_async.compiler.form.statements import (
+    Assert,
+    Assign,
+    Declare,
+    For,
+    If,
+    Let,
+    Region,
+    Statement,
+    Store,
+)
+
+__all__ = [
+    "ArrayHandle",
+    "Assert",
+    "Assign",
+    "Binary",
+    "BinaryOperation",
+    "Bitcast",
+    "Buffer",
+    "Builtin",
+    "BuiltinKind",
+    "Cast",
+    "Compare",
+    "Comparison",
+    "Constant",
+    "Declare",
+    "Expression",
+    "For",
+    "If",
+    "Kernel",
+    "KernelBuilder",
+    "Let",
+    "Load",
+    "Name",
+    "Operand",
+    "Region",
+    "Scalar",
+    "Select",
+    "SharedArray",
+    "Statement",
+    "Store",
+    "ThreadVariable",
+    "Unary",
+    "UnaryOperation",
+    "VariableHandle",
+    "constant",
+    "exp",
+    "log",
+    "maximum",
+    "minimum",
+    "select",
+    "sqrt",
+    "tanh",
+]

@@ -1,0 +1,456 @@
+"""The expressions of a kernel: immutable, typed trees.
+
+An expression has one dtype, known when it is built, and nothing is converted
+unasked: operands of two dtypes are refused. Only a Python number beside an
+expression takes the expression's dtype, and only if that dtype holds it exactly
+(floats are rounded to nearest).
+
+An expression is evaluated where the statement that holds it runs, all of it:
+`select` evaluates both of its sides, so a load that must not happen belongs
+into an ``if``. Python's ``==`` compares trees, as for any value; the comparison
+that runs on the device is `Expression.equals`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import attrs
+
+from accy_async.compiler.form.operations import (
+    BinaryOperation,
+    Comparison,
+    UnaryOperation,
+    can_bitcast,
+    can_cast,
+)
+from accy_async.dtypes import DType, ScalarArgument, ScalarValue
+from accy_async.errors import InvalidType, InvalidValue
+from accy_async.values import instances, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "IDENTIFIER",
+    "MAX_EXPRESSION_NODES",
+    "Binary",
+    "Bitcast",
+    "Builtin",
+    "BuiltinKind",
+    "Cast",
+    "Compare",
+    "Constant",
+    "Expression",
+    "Load",
+    "Name",
+    "Operand",
+    "Select",
+    "Unary",
+    "constant",
+    "maximum",
+    "minimum",
+    "select",
+]
+
+IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+MAX_EXPRESSION_NODES = 1024
+"""The nodes of one expression's tree, shared subtrees counted each time."""
+
+
+@attrs.frozen
+class Expression:
+    """What every expression offers: a dtype and Python's operators.
+
+    The operators are C's: ``/`` divides integers truncating toward zero, ``>>``
+    keeps a signed integer's sign.
+    """
+
+    nodes: int = attrs.field(init=False, eq=False, repr=False, default=1)
+
+    def __attrs_post_init__(self) -> None:
+        nodes = 1 + sum(child.nodes for child in self.children())
+        if nodes > MAX_EXPRESSION_NODES:
+            raise InvalidValue(
+                type(self).__name__,
+                f"a tree of {nodes} nodes",
+                f"at most {MAX_EXPRESSION_NODES}; name its parts with let",
+            )
+        object.__setattr__(self, "nodes", nodes)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the value."""
+        return self._dtype()
+
+    def children(self) -> tuple[Expression, ...]:
+        """The expressions this one is computed from, left to right."""
+        return self._children()
+
+    def walk(self) -> Iterator[Expression]:
+        """This expression and all beneath it, parents first."""
+        yield self
+        for child in self.children():
+            yield from child.walk()
+
+    def cast(self, dtype: DType) -> Expression:
+        """The value in another dtype; itself if it has that dtype."""
+        return self if dtype is self.dtype else Cast(dtype, self)
+
+    def bitcast(self, dtype: DType) -> Expression:
+        """The same bits read as another dtype of the same size."""
+        return self if dtype is self.dtype else Bitcast(dtype, self)
+
+    def equals(self, other: Operand) -> Expression:
+        """Whether the two are equal; a NaN equals nothing."""
+        return Compare(Comparison.EQUALS, self, constant(self.dtype, other))
+
+    def differs(self, other: Operand) -> Expression:
+        """Whether the two differ; a NaN differs from everything."""
+        return Compare(Comparison.DIFFERS, self, constant(self.dtype, other))
+
+    def _dtype(self) -> DType:
+        raise NotImplementedError
+
+    def _children(self) -> tuple[Expression, ...]:
+        return ()
+
+    def __bool__(self) -> bool:
+        raise InvalidType(
+            type(self).__name__,
+            "its truth value in Python",
+            "k.when(...) or select(...): it is known only on the device",
+        )
+
+    def __lt__(  # type: ignore[misc]
+        self, other: Operand
+    ) -> Expression:
+        return Compare(Comparison.LESS, self, constant(self.dtype, other))
+
+    def __le__(  # type: ignore[misc]
+        self, other: Operand
+    ) -> Expression:
+        return Compare(Comparison.LESS_EQUAL, self, constant(self.dtype, other))
+
+    def __gt__(  # type: ignore[misc]
+        self, other: Operand
+    ) -> Expression:
+        return Compare(Comparison.GREATER, self, constant(self.dtype, other))
+
+    def __ge__(  # type: ignore[misc]
+        self, other: Operand
+    ) -> Expression:
+        return Compare(Comparison.GREATER_EQUAL, self, constant(self.dtype, other))
+
+    def __add__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.ADD, self, constant(self.dtype, other))
+
+    def __radd__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.ADD, constant(self.dtype, other), self)
+
+    def __sub__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.SUBTRACT, self, constant(self.dtype, other))
+
+    def __rsub__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.SUBTRACT, constant(self.dtype, other), self)
+
+    def __mul__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.MULTIPLY, self, constant(self.dtype, other))
+
+    def __rmul__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.MULTIPLY, constant(self.dtype, other), self)
+
+    def __truediv__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.DIVIDE, self, constant(self.dtype, other))
+
+    def __rtruediv__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.DIVIDE, constant(self.dtype, other), self)
+
+    def __mod__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.REMAINDER, self, constant(self.dtype, other))
+
+    def __and__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.AND, self, constant(self.dtype, other))
+
+    def __or__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.OR, self, constant(self.dtype, other))
+
+    def __xor__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.XOR, self, constant(self.dtype, other))
+
+    def __lshift__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.SHIFT_LEFT, self, constant(self.dtype, other))
+
+    def __rshift__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.SHIFT_RIGHT, self, constant(self.dtype, other))
+
+    def __neg__(self) -> Expression:
+        return Unary(UnaryOperation.NEGATE, self)
+
+    def __invert__(self) -> Expression:
+        return Unary(UnaryOperation.NOT, self)
+
+    def __abs__(self) -> Expression:
+        return Unary(UnaryOperation.ABSOLUTE, self)
+
+
+Operand = Expression | ScalarValue
+
+
+def _bits(scalar: ScalarArgument) -> tuple[str, bytes]:
+    return scalar.dtype.value, scalar.to_bytes()
+
+
+_operand = instances(Expression, expected="an expression")
+
+
+@attrs.frozen
+class Constant(Expression):
+    """A number of the dtype; equal to another where dtype and bits are."""
+
+    scalar: ScalarArgument = attrs.field(validator=instances(ScalarArgument), eq=_bits)
+
+    def _dtype(self) -> DType:
+        return self.scalar.dtype
+
+
+@attrs.frozen
+class Name(Expression):
+    """The value that a parameter, let, variable or loop index has here."""
+
+    name: str = attrs.field(validator=text(pattern=IDENTIFIER, what="an identifier"))
+    kind: DType = attrs.field(validator=instances(DType))
+
+    def _dtype(self) -> DType:
+        return self.kind
+
+
+class BuiltinKind(StrEnum):
+    """Where a thread is. All are u32; `is_uniform` ones are one per block."""
+
+    THREAD_X = "thread_x"
+    THREAD_Y = "thread_y"
+    THREAD_Z = "thread_z"
+    THREAD = "thread"
+    """The linear id: ``x + size_x * (y + size_y * z)``."""
+    BLOCK_X = "block_x"
+    BLOCK_Y = "block_y"
+    BLOCK_Z = "block_z"
+    GRID_X = "grid_x"
+    """Blocks along x in the launch."""
+    GRID_Y = "grid_y"
+    GRID_Z = "grid_z"
+
+    @property
+    def is_uniform(self) -> bool:
+        """True where all threads of a block see one value."""
+        return not self.value.startswith("thread")
+
+
+@attrs.frozen
+class Builtin(Expression):
+    """An id or size of the launch, as u32."""
+
+    which: BuiltinKind = attrs.field(validator=instances(BuiltinKind))
+
+    def _dtype(self) -> DType:
+        return DType.U32
+
+
+@attrs.frozen
+class Load(Expression):
+    """One element of a buffer or block-shared array.
+
+    The index counts elements and may be of any integer dtype; an index outside
+    the array is the kernel's error, and not checked.
+    """
+
+    array: str = attrs.field(validator=text(pattern=IDENTIFIER, what="an identifier"))
+    kind: DType = attrs.field(validator=instances(DType))
+    index: Expression = attrs.field(validator=_operand)
+
+    def __attrs_post_init__(self) -> None:
+        require_integer(f"index of {self.array}", self.index)
+        super().__attrs_post_init__()
+
+    def _dtype(self) -> DType:
+        return self.kind
+
+    def _children(self) -> tuple[Expression, ...]:
+        return (self.index,)
+
+
+@attrs.frozen
+class Unary(Expression):
+    """An operation on one value."""
+
+    operation: UnaryOperation = attrs.field(validator=instances(UnaryOperation))
+    value: Expression = attrs.field(validator=_operand)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.operation.takes(self.dtype):
+            raise _undefined(self.operation.value, self.dtype)
+        super().__attrs_post_init__()
+
+    def _dtype(self) -> DType:
+        return self.value.dtype
+
+    def _children(self) -> tuple[Expression, ...]:
+        return (self.value,)
+
+
+@attrs.frozen
+class Binary(Expression):
+    """An operation on two values of one dtype."""
+
+    operation: BinaryOperation = attrs.field(validator=instances(BinaryOperation))
+    left: Expression = attrs.field(validator=_operand)
+    right: Expression = attrs.field(validator=_operand)
+
+    def __attrs_post_init__(self) -> None:
+        _require_same(self.operation.value, self.left, self.right)
+        if not self.operation.takes(self.dtype):
+            raise _undefined(self.operation.value, self.dtype)
+        super().__attrs_post_init__()
+
+    def _dtype(self) -> DType:
+        return self.left.dtype
+
+    def _children(self) -> tuple[Expression, ...]:
+        return (self.left, self.right)
+
+
+@attrs.frozen
+class Compare(Expression):
+    """A comparison of two values of one dtype; a bool."""
+
+    comparison: Comparison = attrs.field(validator=instances(Comparison))
+    left: Expression = attrs.field(validator=_operand)
+    right: Expression = attrs.field(validator=_operand)
+
+    def __attrs_post_init__(self) -> None:
+        _require_same(self.comparison.value, self.left, self.right)
+        if not self.comparison.takes(self.left.dtype):
+            raise _undefined(self.comparison.value, self.left.dtype)
+        super().__attrs_post_init__()
+
+    def _dtype(self) -> DType:
+        return DType.BOOL
+
+    def _children(self) -> tuple[Expression, ...]:
+        return (self.left, self.right)
+
+
+@attrs.frozen
+class Select(Expression):
+    """``then`` where the condition holds, else ``otherwise``; both are evaluated."""
+
+    condition: Expression = attrs.field(validator=_operand)
+    then: Expression = attrs.field(validator=_operand)
+    otherwise: Expression = attrs.field(validator=_operand)
+
+    def __attrs_post_init__(self) -> None:
+        require_bool("condition of select", self.condition)
+        _require_same("select", self.then, self.otherwise)
+        super().__attrs_post_init__()
+
+    def _dtype(self) -> DType:
+        return self.then.dtype
+
+    def _children(self) -> tuple[Expression, ...]:
+        return (self.condition, self.then, self.otherwise)
+
+
+@attrs.frozen
+class Cast(Expression):
+    """The value in another dtype, rounded or wrapped as `operations` says."""
+
+    target: DType = attrs.field(validator=instances(DType))
+    value: Expression = attrs.field(validator=_operand)
+
+    def __attrs_post_init__(self) -> None:
+        source = self.value.dtype
+        if not can_cast(source, self.target):
+            remedy = "differs(0)" if self.target is DType.BOOL else "a cast through f32"
+            raise InvalidType("cast", f"{source} to {self.target}", remedy)
+        super().__attrs_post_init__()
+
+    def _dtype(self) -> DType:
+        return self.target
+
+    def _children(self) -> tuple[Expression, ...]:
+        return (self.value,)
+
+
+@attrs.frozen
+class Bitcast(Expression):
+    """The same bits read as another dtype."""
+
+    target: DType = attrs.field(validator=instances(DType))
+    value: Expression = attrs.field(validator=_operand)
+
+    def __attrs_post_init__(self) -> None:
+        if not can_bitcast(self.value.dtype, self.target):
+            raise InvalidType(
+                "bitcast",
+                f"{self.value.dtype} to {self.target}",
+                "two dtypes of one size, neither bool",
+            )
+        super().__attrs_post_init__()
+
+    def _dtype(self) -> DType:
+        return self.target
+
+    def _children(self) -> tuple[Expression, ...]:
+        return (self.value,)
+
+
+def constant(dtype: DType, value: Operand) -> Expression:
+    """A number as a constant of the dtype; an expression is returned as it is.
+
+    Raises:
+        InvalidType, OutOfRange: the dtype does not hold the number.
+    """
+    if isinstance(value, Expression):
+        return value
+    return Constant(ScalarArgument.of(dtype, value))
+
+
+def select(condition: Expression, then: Expression, otherwise: Operand) -> Expression:
+    """``then`` where the condition holds, else ``otherwise``."""
+    return Select(condition, then, constant(then.dtype, otherwise))
+
+
+def minimum(left: Expression, right: Operand) -> Expression:
+    """The smaller of two values; a NaN loses to a number."""
+    return Binary(BinaryOperation.MINIMUM, left, constant(left.dtype, right))
+
+
+def maximum(left: Expression, right: Operand) -> Expression:
+    """The larger of two values; a NaN loses to a number."""
+    return Binary(BinaryOperation.MAXIMUM, left, constant(left.dtype, right))
+
+
+def require_integer(what: str, value: Expression) -> None:
+    """Refuse a value that is not of an integer dtype."""
+    if not value.dtype.is_integer:
+        raise InvalidType(what, value.dtype.value, "an integer dtype")
+
+
+def require_bool(what: str, value: Expression) -> None:
+    """Refuse a value that is not a bool."""
+    if value.dtype is not DType.BOOL:
+        raise InvalidType(what, value.dtype.value, "a bool")
+
+
+def _require_same(what: str, left: Expression, right: Expression) -> None:
+    if left.dtype is not right.dtype:
+        raise InvalidType(
+            what, f"{left.dtype} and {right.dtype}", "two operands of one dtype"
+        )
+
+
+def _undefined(what: str, dtype: DType) -> InvalidType:
+    hint = "; cast to f32 first" if dtype in (DType.F16, DType.BF16) else ""
+    return InvalidType(what, dtype.value, f"a dtype that {what} is defined on{hint}")
