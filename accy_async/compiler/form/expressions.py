@@ -55,8 +55,8 @@ __all__ = [
 ]
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
-MAX_EXPRESSION_NODES = 1024
-"""The nodes of one expression's tree, shared subtrees counted each time."""
+MAX_EXPRESSION_NODES = 256
+"""The nodes of one expression's tree, each use of a shared part counted."""
 
 
 @attrs.frozen
