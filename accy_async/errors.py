@@ -18,6 +18,7 @@ Strategy, so that a handler knows what to catch:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 __all__ = [
     "AccyError",
@@ -173,6 +174,7 @@ class DeviceError(AccyError, RuntimeError):
         node: the graph node or diagnostic id it belongs to, or None.
         kernel: the kernel's entry name, or None.
         stream: the id of the stream, or None for the default stream.
+        message: what went wrong, without these facts.
         is_consequence: True where an earlier error of the same stream or
             context caused this one; ``__cause__`` is then that error.
     """
@@ -194,6 +196,7 @@ class DeviceError(AccyError, RuntimeError):
         self.kernel = kernel
         self.stream = stream
         self.is_consequence = is_consequence
+        self.message = message
         facts = [
             f"{name}={value}"
             for name, value in (
@@ -206,6 +209,18 @@ class DeviceError(AccyError, RuntimeError):
             if value is not None
         ]
         super().__init__(f"{message} [{', '.join(facts)}]" if facts else message)
+
+    def copy(self) -> Self:
+        """The same error anew, without a traceback: one for each wait it ends."""
+        return type(self)(
+            self.message,
+            code=self.code,
+            call=self.call,
+            node=self.node,
+            kernel=self.kernel,
+            stream=self.stream,
+            is_consequence=self.is_consequence,
+        )
 
 
 class DeviceLost(DeviceError):

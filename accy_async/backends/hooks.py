@@ -1,0 +1,128 @@
+"""What a backend implements; `Backend` makes the contract out of it.
+
+Hooks run after the contract's checks. Those that submit run under the
+submission lock, in the order of their positions, and must not block.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from accy_async.artifact.kernel import KernelArtifact
+
+if TYPE_CHECKING:
+    from accy_async.artifact.kernel import ArtifactRequest
+    from accy_async.backends.capabilities import Capabilities
+    from accy_async.backends.handles import Handle
+    from accy_async.backends.hostmemory import HostMemory
+    from accy_async.backends.launch import LaunchRequest
+    from accy_async.backends.lifetimes import Resource, Timeline
+
+__all__ = ["BackendHooks", "EventState", "StreamState"]
+
+
+class StreamState:
+    """What a backend keeps for one stream; backends add their own to it."""
+
+    def __init__(self, timeline: Timeline, priority: int = 0) -> None:
+        self.timeline = timeline
+        self.priority = priority
+
+
+class EventState:
+    """What a backend keeps for one event; backends add their own to it.
+
+    ``mark`` is the stream and position of the last record, None before it;
+    ``time_ns`` the device's time there, None until it is reached or where the
+    event has no timing.
+    """
+
+    def __init__(self, *, has_timing: bool) -> None:
+        self.has_timing = has_timing
+        self.mark: tuple[Timeline, int] | None = None
+        self.time_ns: float | None = None
+
+
+class BackendHooks(ABC):
+    """The hooks of one device."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What the device is and can do; the same object every time."""
+
+    @abstractmethod
+    def _load(self, artifact: KernelArtifact) -> object:
+        """Load a kernel; returns the payload of its resource."""
+
+    @abstractmethod
+    def _allocate(self, byte_size: int, alignment: int) -> object:
+        """Get device memory; returns the payload of its resource."""
+
+    @abstractmethod
+    def _write(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        offset_bytes: int,
+        data: HostMemory,
+    ) -> None:
+        """Submit a copy from host memory, which is to be kept until it is done."""
+
+    @abstractmethod
+    def _read(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        offset_bytes: int,
+        out: HostMemory,
+    ) -> None:
+        """Submit a copy to host memory, which is to be kept until it is done."""
+
+    @abstractmethod
+    def _check_launch(self, request: LaunchRequest, artifact: Resource) -> None:
+        """Refuse a launch that this kernel cannot take."""
+
+    @abstractmethod
+    def _launch(
+        self,
+        stream: StreamState,
+        position: int,
+        request: LaunchRequest,
+        artifact: Resource | None,
+        buffers: list[Resource | None],
+    ) -> None:
+        """Submit a kernel. None stands for an object the backend does not know."""
+
+    @abstractmethod
+    def _open_stream(self, priority: int, name: str) -> StreamState:
+        """Open a stream whose timeline has the name."""
+
+    @abstractmethod
+    def _open_event(self, *, has_timing: bool) -> EventState:
+        """Open an event."""
+
+    @abstractmethod
+    def _record(self, stream: StreamState, position: int, event: EventState) -> None:
+        """Submit the marking of an event; its ``mark`` is set already."""
+
+    @abstractmethod
+    def _stream_wait(
+        self, stream: StreamState, position: int, event: EventState
+    ) -> None:
+        """Submit a wait of the stream for the event's ``mark`` of this moment."""
+
+    @abstractmethod
+    def _free(self, resource: Resource) -> None:
+        """Free an object; any thread, once for each object."""
+
+    def _create(self, request: ArtifactRequest) -> KernelArtifact:
+        """Make an artifact; backends that compile do it here."""
+        return KernelArtifact.from_request(request)
+
+    @abstractmethod
+    def _find_for_launch(self, handle: Handle) -> Resource | None:
+        """The object of a handle in a launch; None for one to be taken on trust."""

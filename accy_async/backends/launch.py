@@ -1,0 +1,64 @@
+"""One kernel launch, as a backend is asked for it."""
+
+from __future__ import annotations
+
+import attrs
+
+from accy_async.artifact.geometry import FixedLaunch
+from accy_async.artifact.kernel import KernelArtifact
+from accy_async.backends.handles import BufferBinding, LoadedArtifact, StreamHandle
+from accy_async.dtypes import ScalarArgument
+from accy_async.errors import LaunchArgumentMismatch
+from accy_async.values import instances, optional, text, to_tuple, tuple_of
+
+__all__ = ["LaunchRequest"]
+
+
+@attrs.frozen(kw_only=True)
+class LaunchRequest:
+    """A kernel, its arguments, its geometry, and the stream it runs on.
+
+    Attributes:
+        artifact: what the kernel takes.
+        loaded: the kernel as the device has it.
+        buffers: the kernel's buffer arguments, in order.
+        scalars: its scalar arguments, in order.
+        geometry: blocks, threads, dynamic shared memory.
+        stream: where to run it; None for the default stream.
+        diagnostic_id: a name of the caller's for error messages.
+    """
+
+    artifact: KernelArtifact = attrs.field(validator=instances(KernelArtifact))
+    loaded: LoadedArtifact = attrs.field(validator=instances(LoadedArtifact))
+    geometry: FixedLaunch = attrs.field(validator=instances(FixedLaunch))
+    buffers: tuple[BufferBinding, ...] = attrs.field(
+        default=(),
+        converter=to_tuple,
+        validator=tuple_of(BufferBinding, expected="BufferBinding values"),
+    )
+    scalars: tuple[ScalarArgument, ...] = attrs.field(
+        default=(),
+        converter=to_tuple,
+        validator=tuple_of(ScalarArgument, expected="ScalarArgument values"),
+    )
+    stream: StreamHandle | None = attrs.field(
+        default=None, validator=optional(instances(StreamHandle))
+    )
+    diagnostic_id: str | None = attrs.field(default=None, validator=optional(text()))
+
+    def check_counts(self) -> None:
+        """Refuse arguments the kernel does not take.
+
+        Raises:
+            LaunchArgumentMismatch: a count differs from the artifact's.
+        """
+        artifact = self.artifact
+        for what, got, expected in (
+            ("buffers", len(self.buffers), artifact.buffer_argument_count),
+            ("scalars", len(self.scalars), artifact.scalar_argument_count),
+        ):
+            if got != expected:
+                raise LaunchArgumentMismatch(
+                    f"kernel {artifact.kernel_name!r} takes {expected} {what}, "
+                    f"the launch gives {got}"
+                )
