@@ -59,7 +59,7 @@ MAX_EXPRESSION_NODES = 256
 """The nodes of one expression's tree, each use of a shared part counted."""
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Expression:
     """What every expression offers: a dtype and Python's operators.
 
@@ -123,24 +123,16 @@ class Expression:
             "k.when(...) or select(...): it is known only on the device",
         )
 
-    def __lt__(  # type: ignore[misc]
-        self, other: Operand
-    ) -> Expression:
+    def __lt__(self, other: Operand) -> Expression:
         return Compare(Comparison.LESS, self, constant(self.dtype, other))
 
-    def __le__(  # type: ignore[misc]
-        self, other: Operand
-    ) -> Expression:
+    def __le__(self, other: Operand) -> Expression:
         return Compare(Comparison.LESS_EQUAL, self, constant(self.dtype, other))
 
-    def __gt__(  # type: ignore[misc]
-        self, other: Operand
-    ) -> Expression:
+    def __gt__(self, other: Operand) -> Expression:
         return Compare(Comparison.GREATER, self, constant(self.dtype, other))
 
-    def __ge__(  # type: ignore[misc]
-        self, other: Operand
-    ) -> Expression:
+    def __ge__(self, other: Operand) -> Expression:
         return Compare(Comparison.GREATER_EQUAL, self, constant(self.dtype, other))
 
     def __add__(self, other: Operand) -> Expression:
@@ -205,7 +197,7 @@ def _bits(scalar: ScalarArgument) -> tuple[str, bytes]:
 _operand = instances(Expression, expected="an expression")
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Constant(Expression):
     """A number of the dtype; equal to another where dtype and bits are."""
 
@@ -215,7 +207,7 @@ class Constant(Expression):
         return self.scalar.dtype
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Name(Expression):
     """The value that a parameter, let, variable or loop index has here."""
 
@@ -248,7 +240,7 @@ class BuiltinKind(StrEnum):
         return not self.value.startswith("thread")
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Builtin(Expression):
     """An id or size of the launch, as u32."""
 
@@ -258,7 +250,7 @@ class Builtin(Expression):
         return DType.U32
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Load(Expression):
     """One element of a buffer or block-shared array.
 
@@ -281,7 +273,7 @@ class Load(Expression):
         return (self.index,)
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Unary(Expression):
     """An operation on one value."""
 
@@ -300,7 +292,7 @@ class Unary(Expression):
         return (self.value,)
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Binary(Expression):
     """An operation on two values of one dtype."""
 
@@ -321,7 +313,7 @@ class Binary(Expression):
         return (self.left, self.right)
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Compare(Expression):
     """A comparison of two values of one dtype; a bool."""
 
@@ -342,7 +334,7 @@ class Compare(Expression):
         return (self.left, self.right)
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Select(Expression):
     """``then`` where the condition holds, else ``otherwise``; both are evaluated."""
 
@@ -362,7 +354,7 @@ class Select(Expression):
         return (self.condition, self.then, self.otherwise)
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Cast(Expression):
     """The value in another dtype, rounded or wrapped as `operations` says."""
 
@@ -383,7 +375,7 @@ class Cast(Expression):
         return (self.value,)
 
 
-@attrs.frozen
+@attrs.frozen(order=False)
 class Bitcast(Expression):
     """The same bits read as another dtype."""
 
