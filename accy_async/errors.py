@@ -33,6 +33,7 @@ __all__ = [
     "InvalidArtifact",
     "InvalidBuffer",
     "InvalidEvent",
+    "InvalidPipeline",
     "InvalidStream",
     "InvalidType",
     "InvalidValue",
@@ -88,9 +89,15 @@ class InvalidArtifact(AccyError, ValueError):
 
     def __init__(self, message: str, *, offset: int | None = None) -> None:
         self.offset = offset
-        super().__init__(
-            message if offset is None else f"{message} (at byte {offset})"
-        )
+        super().__init__(message if offset is None else f"{message} (at byte {offset})")
+
+
+class InvalidPipeline(InvalidValue, InvalidArtifact):
+    """A pipeline contradicts itself: an index, a count or a name is out of place."""
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        InvalidValue.__init__(self, field, value, expected)
+        self.offset = None
 
 
 class UnsupportedOperation(AccyError):
@@ -263,6 +270,6 @@ class GraceExpired(AccyError, TimeoutError):
 def _brief(value: object) -> str:
     try:
         text = repr(value)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a message must not fail
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= 200 else f"{text[:197]}..."

@@ -48,6 +48,7 @@ from accy_async.backends.hooks import BackendHooks, EventState, StreamState
 from accy_async.backends.hostmemory import host_bytes
 from accy_async.backends.lifetimes import Reaper, Resource, ResourceTable, Timeline
 from accy_async.errors import (
+    AccyError,
     DeviceError,
     DeviceLost,
     ForkedProcess,
@@ -508,8 +509,12 @@ class Backend(BackendHooks):
         """Destroy every object left, newest first, and refuse further calls.
 
         Idempotent, and waits for nothing: busy objects go to the reaper.
+
+        Raises:
+            ExceptionGroup: the device refused to destroy some; all the others
+                were destroyed nevertheless.
         """
-        if self._is_forked:
+        if self._is_forked or self._is_closed:
             return
         self._is_closed = True
         self.destroy_since(1)
@@ -519,10 +524,20 @@ class Backend(BackendHooks):
 
         Returns:
             How many there were.
+
+        Raises:
+            ExceptionGroup: the device refused to destroy some; all the others
+                were destroyed nevertheless.
         """
         leftovers = self._table.living(first_id)
+        errors: list[Exception] = []
         for resource in leftovers:
-            self._table.destroy(resource.handle)
+            try:
+                self.destroy(resource.handle)
+            except AccyError as error:
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("some objects could not be destroyed", errors)
         return len(leftovers)
 
     @property

@@ -1,0 +1,139 @@
+"""Leaving: one way to destroy what is owned, and to report what went wrong.
+
+Rules, for every exit in the package:
+
+1. Every object is destroyed, whatever happened before and whichever of the
+   others refused.
+2. An error of the cleanup never hides the one that began it, nor the other way
+   round: several errors leave together in an ExceptionGroup, one leaves as it is.
+3. A cancellation goes on by itself where the cleanup went well. Where it did
+   not, the cleanup's errors leave in an ExceptionGroup whose ``__cause__`` is the
+   cancellation; the cancelled scopes around see to the rest. (A cancellation
+   never sits among a group's errors: asyncio would take it for one.)
+4. An interrupt (KeyboardInterrupt, SystemExit) leaves as itself, with the errors
+   attached as its ``__context__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from accy_async.errors import AccyError, GraceExpired
+
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import Handle
+
+__all__ = ["Cleanup", "destroy_all", "raise_together"]
+
+
+def raise_together(
+    what: str, primary: BaseException | None, cleanup: list[Exception]
+) -> None:
+    """Raise what is to be raised after a cleanup, if anything; see the module.
+
+    Args:
+        what: the operation, for the group's message.
+        primary: what ended the operation, None if it went well.
+        cleanup: what went wrong in its cleanup.
+    """
+    if primary is None:
+        if len(cleanup) == 1:
+            raise cleanup[0]
+        if cleanup:
+            raise ExceptionGroup(f"{what}: cleanup failed", cleanup)
+        return
+    if not cleanup:
+        raise primary
+    if isinstance(primary, Exception):
+        raise ExceptionGroup(
+            f"{what} failed, and so did its cleanup", [primary, *cleanup]
+        )
+    group = ExceptionGroup(f"{what}: cleanup failed", cleanup)
+    if isinstance(primary, (KeyboardInterrupt, SystemExit)):
+        group.__context__ = primary.__context__
+        primary.__context__ = group
+        raise primary
+    raise group from primary
+
+
+def destroy_all(
+    backend: Backend, handles: Iterable[Handle], errors: list[Exception]
+) -> list[str]:
+    """Destroy the handles that are still alive, in this order.
+
+    Args:
+        backend: whose they are.
+        handles: what to destroy.
+        errors: gets what the device refused; the others are destroyed all the same.
+
+    Returns:
+        The names of those still in use, which the reaper holds now.
+    """
+    busy = []
+    for handle in handles:
+        if not backend.is_alive(handle):
+            continue
+        name = backend.object_name(handle)
+        try:
+            if not backend.destroy(handle):
+                busy.append(name)
+        except AccyError as error:
+            errors.append(error)
+    return busy
+
+
+class Cleanup:
+    """One exit: a bounded wait for the device, then destruction.
+
+    Args:
+        backend: whose objects they are.
+        what: the operation, for messages.
+        grace_s: the wait's deadline in seconds; the backend's own if None.
+    """
+
+    def __init__(self, backend: Backend, what: str, grace_s: float | None) -> None:
+        self._backend = backend
+        self._what = what
+        self._grace_s = backend.grace_s if grace_s is None else grace_s
+
+    async def leave(
+        self,
+        primary: BaseException | None,
+        *,
+        wait: Callable[[], Awaitable[object]] | None,
+        handles: Iterable[Handle],
+    ) -> None:
+        """Wait if there is something to wait for, destroy, and raise what is due.
+
+        Args:
+            primary: what ended the operation, None if it went well.
+            wait: waits for the device's uses of the handles; None if they ended.
+            handles: what to destroy, in this order.
+
+        Raises:
+            BaseException: ``primary``, alone or with the cleanup's errors.
+            GraceExpired: among them, if the wait took longer than the grace.
+
+        Cancellation: shielded from it, for the grace at most.
+        """
+        errors: list[Exception] = []
+        settled: Exception | None = None
+        try:
+            if wait is not None:
+                settled = await self._backend.settle(wait, self._grace_s)
+        except BaseException as interrupt:
+            if primary is not None and interrupt.__context__ is None:
+                interrupt.__context__ = primary
+            raise
+        finally:
+            busy = destroy_all(self._backend, handles, errors)
+        if isinstance(settled, TimeoutError):
+            if busy:
+                errors.insert(0, GraceExpired(self._what, self._grace_s, busy))
+        elif settled is not None:
+            if busy:
+                settled.add_note(f"held by the reaper until idle: {', '.join(busy)}")
+            errors.insert(0, settled)
+        raise_together(self._what, primary, errors)
