@@ -17,6 +17,7 @@ from accy_async.artifact.native import (
     LaunchBlock,
     NativeKernel,
     host_level,
+    level_supports,
     link_object,
     load_machine_code,
     load_object,
@@ -36,6 +37,7 @@ from tests.native.objects import (
     TARGETS,
     compile_ir,
     host_object,
+    signature_section,
 )
 
 Load = Callable[[bytes, str], NativeKernel]
@@ -68,7 +70,9 @@ def test_kernel_with_table_call_and_import(load: Load, host: str) -> None:
     y = np.zeros_like(x)
     kernel = load(host_object(host), "transform")
     try:
-        code = call(kernel, x.ctypes.data, y.ctypes.data, float_slot(0.5), begin=1, end=20)
+        code = call(
+            kernel, x.ctypes.data, y.ctypes.data, float_slot(0.5), begin=1, end=20
+        )
     finally:
         kernel.close()
     wanted = 0.5 * np.exp(x) + (np.arange(21) % 8 + 1)
@@ -85,7 +89,8 @@ def test_kernel_with_pointer_table(load: Load, host: str) -> None:
     kernel = load(host_object(host), "dispatch")
     try:
         codes = [
-            call(kernel, x.ctypes.data, y.ctypes.data, begin=b, end=b + 1) for b in (0, 1)
+            call(kernel, x.ctypes.data, y.ctypes.data, begin=b, end=b + 1)
+            for b in (0, 1)
         ]
     finally:
         kernel.close()
@@ -175,8 +180,6 @@ def compile_c(directory: Path, source: str, *options: str) -> bytes:
 
 
 def signature_in_c(host: str) -> str:
-    from tests.native.objects import signature_section
-
     data = signature_section(host).data
     values = ",".join(map(str, data))
     return (
@@ -185,14 +188,16 @@ def signature_in_c(host: str) -> str:
     )
 
 
-@pytest.mark.parametrize("options", [("-O2",), ("-O0",), ("-O2", "-ffunction-sections")])
+@pytest.mark.parametrize(
+    "options", [("-O2",), ("-O0",), ("-O2", "-ffunction-sections")]
+)
 def test_object_of_another_compiler(
     tmp_path: Path, host: str, options: tuple[str, ...]
 ) -> None:
     """Jump tables, pointer tables, strings and zeroed data as gcc writes them."""
     flags = ("-fPIC", "-fno-stack-protector", *options)
     payload = compile_c(tmp_path, signature_in_c(host) + SOURCE, *flags)
-    results = {}
+    results: dict[int, list[float]] = {}
     for load in (load_object, from_machine_code):
         kernel = load(payload, "entry")
         try:
@@ -214,7 +219,9 @@ def test_object_that_is_not_position_independent(tmp_path: Path, host: str) -> N
         pytest.skip("only x86-64 has 32-bit absolute addresses")
     source = signature_in_c(host) + "int t[9]; int *entry(int i) { return t + i; }"
     payload = compile_c(tmp_path, source, "-O2", "-fno-pic", "-mcmodel=small")
-    with pytest.raises(InvalidArtifact, match=r"'\.text' has a relocation of type 1[01]"):
+    with pytest.raises(
+        InvalidArtifact, match=r"'\.text' has a relocation of type 1[01]"
+    ):
         load_object(payload, "entry")
 
 
@@ -302,7 +309,10 @@ def test_many_threads_load_and_close(host: str) -> None:
         y = np.zeros(2, dtype=np.float32)
         try:
             for _ in range(20):
-                for load, data in ((load_object, payload), (load_machine_code, machine_code)):
+                for load, data in (
+                    (load_object, payload),
+                    (load_machine_code, machine_code),
+                ):
                     kernel = load(data, "count")
                     call(kernel, y.ctypes.data)
                     kernel.close()
@@ -331,9 +341,7 @@ def test_wrong_architecture(load: Load, host: str) -> None:
 
 
 @pytest.mark.parametrize("load", LOADERS)
-def test_level_too_high(
-    load: Load, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_level_too_high(load: Load, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     levels = [*X86_64_LEVELS] if host == "x86_64" else ["armv8-a", "armv9-a"]
     high, low = levels[-1], levels[0]
     payload = compile_ir(MINIMAL, MINIMAL_KERNELS, host, level=high)
@@ -360,9 +368,7 @@ def test_missing_entry_lists_what_is_there(load: Load, host: str) -> None:
 
 
 def test_signature_without_code(host: str) -> None:
-    payload = compile_ir(
-        MINIMAL.replace("@entry", "@another"), MINIMAL_KERNELS, host
-    )
+    payload = compile_ir(MINIMAL.replace("@entry", "@another"), MINIMAL_KERNELS, host)
     with pytest.raises(InvalidArtifact, match="a signature, but no code for an entry"):
         load_object(payload, "entry")
     with pytest.raises(InvalidArtifact, match="list entry, which it does not define"):
@@ -430,4 +436,4 @@ def test_host_that_runs_no_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_targets_are_those_of_the_levels(host: str) -> None:
     """The baseline that tests compile for runs wherever the loader runs."""
-    assert loader.level_supports(host_level(), TARGETS[host][2])
+    assert level_supports(host_level(), TARGETS[host][2])

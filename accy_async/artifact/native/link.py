@@ -160,10 +160,8 @@ class _Linker:
         work = self._collect(segments)
         imports = tuple(name for name in self.slots if isinstance(name, str))
         text_bytes = self._place(segments[_TEXT], 0)
-        stubs_at = align_up(text_bytes, STUB_BYTES)
-        for number, name in enumerate(imports):
-            self.stubs[name] = stubs_at + STUB_BYTES * number
-        text_bytes = stubs_at + STUB_BYTES * len(imports)
+        if imports:
+            text_bytes = self._place_stubs(imports, text_bytes)
         page = PAGE_BYTES[parsed.machine]
         got_offset = align_up(text_bytes, page)
         for number, key in enumerate(self.slots):
@@ -287,6 +285,13 @@ class _Linker:
                     f"expected at most {MAX_IMAGE_BYTES}",
                     offset=section.header_offset,
                 )
+        return position
+
+    def _place_stubs(self, imports: tuple[str, ...], position: int) -> int:
+        position = align_up(position, STUB_BYTES)
+        for name in imports:
+            self.stubs[name] = position
+            position += STUB_BYTES
         return position
 
     def _address(self, symbol: Symbol) -> int:
