@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accy_async.artifact.native.abi import SIGNATURE_SECTION, SIGNATURE_SYMBOL
+from accy_async.artifact.native.imports import IMPORTABLE
 from accy_async.artifact.native.signature import SignatureTable, encode_signatures
 from accy_async.compiler.emit import llvm
 from accy_async.compiler.emit.function import KernelFunction
@@ -120,9 +121,13 @@ def _check(kernels: Sequence[Kernel]) -> None:
     for index, kernel in enumerate(kernels):
         if not isinstance(kernel, Kernel):
             raise InvalidType(f"kernels[{index}]", kernel, "a Kernel")
-        if kernel.name in names or kernel.name == SIGNATURE_SYMBOL:
+        if kernel.name in names:
             raise InvalidValue(
                 f"kernels[{index}].name", kernel.name, "a name of its own"
+            )
+        if kernel.name == SIGNATURE_SYMBOL or kernel.name in IMPORTABLE:
+            raise InvalidValue(
+                f"kernels[{index}].name", kernel.name, "no symbol that code refers to"
             )
         names.add(kernel.name)
     if not names:

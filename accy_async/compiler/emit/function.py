@@ -97,7 +97,7 @@ class KernelFunction:
             kind = f"[{array.length} x {memory_type(array.dtype)}]"
             self._arrays[array.name] = (writer.slot(kind, _ALIGNMENT), array.dtype)
         for variable in kernel.thread_variables:
-            kind = f"[{kernel.threads} x {value_type(variable.dtype)}]"
+            kind = f"[{kernel.threads} x {memory_type(variable.dtype)}]"
             self._per_thread[variable.name] = writer.slot(kind, _ALIGNMENT)
 
     def _blocks(self) -> None:
@@ -187,21 +187,14 @@ class KernelFunction:
     def _assign(self, name: str, value: Expression) -> None:
         kind, result = value_type(value.dtype), self._value(value)
         if name in self._per_thread:
-            address = self._thread_slot(name, value.dtype)
-            self._writer.act(f"store {kind} {result}, ptr {address}{self._tag()}")
+            self._write(value.dtype, result, self._thread_slot(name, value.dtype))
         else:
             self._writer.act(f"store {kind} {result}, ptr {self._slots[name]}")
 
     def _store(self, statement: Store) -> None:
         dtype = self._arrays[statement.array][1]
         result = self._value(statement.value)
-        address = self._element(statement.array, statement.index)
-        if dtype is DType.BOOL:
-            result = self._writer.value(f"zext i1 {result} to i8")
-        self._writer.act(
-            f"store {memory_type(dtype)} {result}, ptr {address}, "
-            f"align {dtype.size_bytes}{self._tag()}"
-        )
+        self._write(dtype, result, self._element(statement.array, statement.index))
 
     def _assert(self, statement: Assert) -> None:
         holds, fails = self._writer.label("holds"), self._writer.label("fails")
@@ -357,19 +350,17 @@ class KernelFunction:
     def _named(self, name: str, dtype: DType) -> str:
         if name in self._values:
             return self._values[name]
-        kind = value_type(dtype)
         if name in self._per_thread:
-            address = self._thread_slot(name, dtype)
-            return self._writer.value(f"load {kind}, ptr {address}{self._tag()}")
-        return self._writer.value(f"load {kind}, ptr {self._slots[name]}")
+            return self._read(dtype, self._thread_slot(name, dtype))
+        return self._writer.value(f"load {value_type(dtype)}, ptr {self._slots[name]}")
 
     def _clear_thread_variables(self) -> None:
         def clear() -> None:
             for variable in self._kernel.thread_variables:
-                kind = value_type(variable.dtype)
                 address = self._thread_slot(variable.name, variable.dtype)
                 self._writer.act(
-                    f"store {kind} zeroinitializer, ptr {address}{self._tag()}"
+                    f"store {memory_type(variable.dtype)} zeroinitializer, "
+                    f"ptr {address}{self._tag()}"
                 )
 
         if self._kernel.thread_variables:
@@ -379,7 +370,7 @@ class KernelFunction:
         thread = self._builtins[BuiltinKind.THREAD]
         wide = self._writer.value(f"zext i32 {thread} to i64")
         return self._writer.value(
-            f"getelementptr inbounds {value_type(dtype)}, "
+            f"getelementptr inbounds {memory_type(dtype)}, "
             f"ptr {self._per_thread[name]}, i64 {wide}"
         )
 
@@ -399,6 +390,14 @@ class KernelFunction:
         if dtype is DType.BOOL:
             return self._writer.value(f"icmp ne i8 {loaded}, 0")
         return loaded
+
+    def _write(self, dtype: DType, value: str, address: str) -> None:
+        if dtype is DType.BOOL:
+            value = self._writer.value(f"zext i1 {value} to i8")
+        self._writer.act(
+            f"store {memory_type(dtype)} {value}, ptr {address}, "
+            f"align {dtype.size_bytes}{self._tag()}"
+        )
 
     def _at(self, base: str, offset: int) -> str:
         return self._writer.value(

@@ -1,0 +1,138 @@
+"""Runs kernels of the kernel form on this host's CPU, on numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from accy_async.artifact.native.abi import LaunchBlock
+from accy_async.artifact.native.loader import load_machine_code, load_object
+from accy_async.compiler.emit import compile_cpu
+from accy_async.compiler.form import Expression, Kernel, KernelBuilder
+from accy_async.dtypes import DType, ScalarArgument
+
+Array = np.ndarray[Any, Any]
+BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class Runner:
+    """Kernels of one payload; `run` launches one over a grid."""
+
+    def __init__(
+        self, kernels: Sequence[Kernel], format: str, level: str | None
+    ) -> None:
+        payload = compile_cpu(kernels, format=format, level=level)
+        load = load_object if format == "cpu_object" else load_machine_code
+        self._kernels = {kernel.name: kernel for kernel in kernels}
+        self._loaded = {name: load(payload, name) for name in self._kernels}
+
+    def close(self) -> None:
+        for loaded in self._loaded.values():
+            loaded.close()
+
+    def run(
+        self,
+        name: str,
+        buffers: Sequence[Array],
+        scalars: Sequence[object] = (),
+        grid: tuple[int, int, int] | int = 1,
+        blocks: tuple[int, int] | None = None,
+    ) -> int:
+        """Launch; the kernel's status."""
+        kernel = self._kernels[name]
+        grid = (grid, 1, 1) if isinstance(grid, int) else grid
+        assert len(buffers) == len(kernel.buffers)
+        slots = [array.ctypes.data for array in buffers]
+        slots += [
+            ScalarArgument.of(parameter.dtype, value).slot
+            for parameter, value in zip(kernel.scalars, scalars, strict=True)
+        ]
+        packed = (ctypes.c_uint64 * max(len(slots), 1))(*slots)
+        begin, end = blocks or (0, grid[0] * grid[1] * grid[2])
+        launch = LaunchBlock(
+            grid=grid,
+            threadgroup=kernel.threadgroup,
+            block_begin=begin,
+            block_end=end,
+        )
+        function = self._loaded[name].function
+        return function(ctypes.addressof(packed), ctypes.byref(launch))
+
+
+@contextmanager
+def compiled(
+    *kernels: Kernel, format: str = "cpu_machine_code", level: str | None = None
+) -> Iterator[Runner]:
+    runner = Runner(kernels, format, level)
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def run_once(
+    kernel: Kernel,
+    buffers: Sequence[Array],
+    scalars: Sequence[object] = (),
+    grid: tuple[int, int, int] | int = 1,
+) -> int:
+    with compiled(kernel) as runner:
+        return runner.run(kernel.name, buffers, scalars, grid)
+
+
+def elementwise(
+    name: str, inputs: Sequence[DType], output: DType, make: Any, threads: int = 64
+) -> Kernel:
+    """``out[i] = make(inputs[0][i], ...)`` for the n elements of a launch."""
+    k = KernelBuilder(name, threadgroup=(threads, 1, 1))
+    out = k.buffer("out", output, "write_only")
+    sources = [k.buffer(f"in{i}", dtype, "read_only") for i, dtype in enumerate(inputs)]
+    n = k.scalar("n", DType.U32)
+    base = k.block_x * threads
+    with k.region(limit=n.cast(DType.I64) - base.cast(DType.I64)):
+        at = base + k.thread
+        result: Expression = make(*(source[at] for source in sources))
+        out[at] = result
+    return k.build()
+
+
+def storage(dtype: DType) -> np.dtype[Any]:
+    """The numpy dtype of a buffer's elements; bf16 as its bits."""
+    return np.dtype(np.uint16) if dtype is DType.BF16 else dtype.numpy
+
+
+def bits(array: Array) -> Array:
+    """The bits of an array, all NaNs made one."""
+    if array.dtype.kind == "f":
+        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
+    return array.view(BITS[array.dtype.itemsize])
+
+
+def assert_same_bits(actual: Array, expected: Array) -> None:
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(bits(actual), bits(expected))
+
+
+def samples(dtype: DType, count: int = 200) -> Array:
+    """Edge values of a dtype, and random ones of all magnitudes."""
+    random = np.random.default_rng(7)
+    if dtype is DType.BOOL:
+        return np.array([False, True])
+    if dtype.is_integer:
+        edges = {0, 1, 2, 3, 5, 7, 100, dtype.maximum, dtype.maximum - 1}
+        edges |= {dtype.minimum, dtype.minimum + 1, dtype.maximum // 2}
+        edges |= {-1, -2, -7} if dtype.is_signed else set()
+        some = random.integers(
+            int(dtype.minimum), int(dtype.maximum), count, dtype.numpy, endpoint=True
+        )
+        return np.concatenate([np.array(sorted(edges), dtype.numpy), some])
+    kind = storage(dtype)
+    special = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan]
+    raw = random.integers(0, 256, count * kind.itemsize, np.uint8).view(kind)
+    near = random.normal(0, 100, count).astype(kind)
+    tiny = [np.finfo(kind).tiny, np.finfo(kind).max, np.finfo(kind).smallest_subnormal]
+    return np.concatenate([np.array([*special, *tiny], kind), raw, near])

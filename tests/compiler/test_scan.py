@@ -1,0 +1,136 @@
+"""The scan against its reference, and against sums in more precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from accy_async.compiler.kernels import (
+    SCAN_DTYPES,
+    TILE,
+    add_base,
+    block_scan,
+    reference_scan,
+    scan_additions,
+    sums_scan,
+)
+from accy_async.dtypes import DType
+from accy_async.errors import InvalidType, InvalidValue
+from tests.compiler.harness import Array, Runner, assert_same_bits
+
+LENGTHS = [1, 63, 64, 65, 255, 256, 257, 5000]
+LENGTHS += [4097 * 64 - 1, 4097 * 64 + 1, 4097 * 256 - 1, 4097 * 256 + 1]
+LONG = pytest.param(10**7, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    kernels = [
+        make(dtype).kernel
+        for dtype in SCAN_DTYPES
+        for make in (block_scan, sums_scan, add_base)
+    ]
+    running = Runner(kernels, "cpu_machine_code", None)
+    yield running
+    running.close()
+
+
+def scan(runner: Runner, values: Array, *, in_place: bool = False) -> Array:
+    dtype = DType.from_numpy(values.dtype)
+    n, m = len(values), -(-len(values) // TILE)
+    operand = values.copy()
+    result = operand if in_place else np.full_like(values, 77)
+    sums, scanned = np.full(m, 55, values.dtype), np.full(m, 66, values.dtype)
+    runner.run(f"accy_block_scan_{dtype}", [result, operand, sums], [n], m)
+    runner.run(f"accy_sums_scan_{dtype}", [scanned, sums], [m])
+    runner.run(f"accy_add_base_{dtype}", [result, scanned], [n], m)
+    if not in_place:
+        np.testing.assert_array_equal(operand, values)
+    return result
+
+
+@pytest.mark.parametrize("length", [*LENGTHS, LONG])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)
+def test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound(
+    runner: Runner, dtype: DType, length: int
+) -> None:
+    values = np.random.default_rng(length).normal(size=length).astype(dtype.numpy)
+    result = scan(runner, values)
+    assert_same_bits(result, reference_scan(values))
+    wide = np.cumsum(values, dtype=np.longdouble)
+    magnitude = np.cumsum(np.abs(values), dtype=np.longdouble)
+    spread = scan_additions(length) * np.longdouble(np.finfo(dtype.numpy).eps) / 2
+    # The sum compared with is rounded too, in extended precision, one by one.
+    slack = length * np.finfo(np.longdouble).eps
+    bound = (spread / (1 - spread) + slack) * magnitude
+    assert (np.abs(result - wide) <= bound).all()
+
+
+@pytest.mark.parametrize("length", [*LENGTHS, LONG])
+@pytest.mark.parametrize("dtype", [DType.I32, DType.U32], ids=str)
+def test_integer_scan_wraps(runner: Runner, dtype: DType, length: int) -> None:
+    low, high = int(dtype.minimum), int(dtype.maximum)
+    values = np.random.default_rng(length).integers(
+        low, high, length, dtype.numpy, endpoint=True
+    )
+    result = scan(runner, values)
+    np.testing.assert_array_equal(result, np.cumsum(values, dtype=dtype.numpy))
+    np.testing.assert_array_equal(result, reference_scan(values))
+
+
+@pytest.mark.parametrize("dtype", SCAN_DTYPES, ids=str)
+def test_scan_in_place_gives_the_same(runner: Runner, dtype: DType) -> None:
+    values = np.arange(1, 70_000).astype(dtype.numpy)
+    assert_same_bits(scan(runner, values, in_place=True), reference_scan(values))
+
+
+@pytest.mark.parametrize(
+    ("special", "at"),
+    [(np.inf, 100), (-np.inf, 700), (np.nan, 65_535), (3e38, 300), (1e-45, 0)],
+)
+def test_huge_infinite_and_nan_values_reach_what_follows_only(
+    runner: Runner, special: float, at: int
+) -> None:
+    values = np.random.default_rng(5).normal(size=66_000).astype(np.float32)
+    values[at] = special
+    result = scan(runner, values)
+    assert_same_bits(result, reference_scan(values))
+    assert np.isfinite(result[:at]).all()
+    if np.isnan(special):
+        assert np.isnan(result[at:]).all()
+    elif np.isinf(special):
+        assert (result[at:] == special).all()
+    else:
+        assert np.isfinite(result).all()
+
+
+def test_overflow_becomes_infinite_and_opposite_infinities_nan(runner: Runner) -> None:
+    values = np.full(600, 3e38, np.float32)
+    values[500] = -np.inf
+    result = scan(runner, values)
+    assert_same_bits(result, reference_scan(values))
+    assert result[0] == np.float32(3e38)
+    assert np.isposinf(result[1:500]).all()
+    assert np.isnan(result[511:]).all()
+
+
+def test_negative_zeros_stay_negative(runner: Runner) -> None:
+    values = np.full(66_000, -0.0, np.float32)
+    assert np.signbit(scan(runner, values)).all()
+
+
+def test_reference_scan_refuses_what_it_cannot_scan() -> None:
+    with pytest.raises(InvalidType, match=r"reference_scan.*f16"):
+        reference_scan(np.zeros(3, np.float16))
+    with pytest.raises(InvalidValue, match="one dimension"):
+        reference_scan(np.zeros((3, 3), np.float32))
+    assert len(reference_scan(np.zeros(0, np.float32))) == 0
+
+
+@pytest.mark.parametrize("make", [block_scan, sums_scan, add_base])
+def test_scan_kernels_refuse_other_dtypes(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(InvalidType, match=r"accy\.kernel\.scan\..*bf16"):
+        make(DType.BF16)
