@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import platform
+import struct
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from accy_async.artifact.native import (
     core_count,
     cpu_model,
+    host,
     host_architecture,
     host_level,
     level_supports,
@@ -78,4 +80,46 @@ def test_architecture_names(
     try:
         assert host_architecture() == expected
     finally:
+        host_architecture.cache_clear()
+
+
+def test_model_from_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux on AArch64 tells the implementer and part, and no name."""
+    text = "processor : 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+    cpu_model.cache_clear()
+    monkeypatch.setattr(host, "_read_cpuinfo", lambda: text)
+    assert cpu_model() == "implementer 0x41 part 0xd0c"
+    cpu_model.cache_clear()
+    monkeypatch.setattr(host, "_read_cpuinfo", lambda: "")
+    assert cpu_model()
+    cpu_model.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "level"),
+    [("aarch64", "armv8-a"), ("riscv64", "unknown"), ("x86_64", "x86-64-v1")],
+)
+def test_level_of_other_hosts(
+    architecture: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host_level.cache_clear()
+    monkeypatch.setattr(host, "host_architecture", lambda: architecture)
+    monkeypatch.setattr(host, "_read_cpuinfo", lambda: "")
+    try:
+        assert host_level() == level
+    finally:
+        host_level.cache_clear()
+
+
+def test_processes_that_run_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    try:
+        host_architecture.cache_clear()
+        monkeypatch.setattr(sys, "byteorder", "big")
+        assert host_architecture() == "aarch64 (big-endian)"
+        host_architecture.cache_clear()
+        monkeypatch.setattr(struct, "calcsize", lambda code: 4)
+        assert host_architecture() == "aarch64 (32-bit process)"
+    finally:
+        monkeypatch.undo()
         host_architecture.cache_clear()

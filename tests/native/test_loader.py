@@ -16,6 +16,7 @@ from accy_async.artifact.native import (
     ForeignMachineCode,
     LaunchBlock,
     NativeKernel,
+    encode_image,
     host_level,
     level_supports,
     link_object,
@@ -23,8 +24,10 @@ from accy_async.artifact.native import (
     load_object,
     loader,
     memory,
+    parse_object,
 )
 from accy_async.artifact.native.host import X86_64_LEVELS
+from accy_async.artifact.native.link import link_image
 from accy_async.errors import (
     CapabilityMismatch,
     InvalidArtifact,
@@ -32,12 +35,20 @@ from accy_async.errors import (
     RuntimeUnavailable,
 )
 from tests.native.objects import (
+    ALLOC,
+    EM_AARCH64,
+    EM_X86_64,
+    EXEC,
+    FUNC,
     MINIMAL,
     MINIMAL_KERNELS,
     TARGETS,
+    Sec,
+    Sym,
     compile_ir,
     host_object,
     signature_section,
+    write_elf,
 )
 
 Load = Callable[[bytes, str], NativeKernel]
@@ -373,6 +384,28 @@ def test_signature_without_code(host: str) -> None:
         load_object(payload, "entry")
     with pytest.raises(InvalidArtifact, match="list entry, which it does not define"):
         link_object(payload)
+
+
+def test_entry_in_a_section_that_is_dropped(host: str) -> None:
+    machine = EM_X86_64 if host == "x86_64" else EM_AARCH64
+    hidden = Sec(".eh_frame", bytes(16), ALLOC | EXEC)
+    symbol = Sym("entry", 1, 0, FUNC)
+    payload = write_elf([hidden, signature_section(host)], [symbol], machine)
+    with pytest.raises(InvalidArtifact, match="'entry' is in a section that is not"):
+        load_object(payload, "entry")
+
+
+@pytest.mark.parametrize("load", [load_object, load_machine_code])
+def test_signatures_that_name_another_architecture(load: Load, host: str) -> None:
+    other = "aarch64" if host == "x86_64" else "x86_64"
+    machine = EM_X86_64 if host == "x86_64" else EM_AARCH64
+    code = Sec(".text", bytes(16), ALLOC | EXEC)
+    symbol = Sym("entry", 1, 0, FUNC)
+    payload = write_elf([code, signature_section(other)], [symbol], machine)
+    if load is load_machine_code:
+        payload = encode_image(link_image(parse_object(payload)))
+    with pytest.raises(InvalidArtifact, match=f"whose signatures say {other}"):
+        load(payload, "entry")
 
 
 @pytest.mark.parametrize("load", [load_object, load_machine_code])
