@@ -39,7 +39,6 @@ __all__ = [
 
 U32_MAX = 2**32 - 1
 _E = TypeVar("_E", bound=Enum)
-_T = TypeVar("_T")
 
 
 def field_name(instance: object, attribute: Attribute[object]) -> str:
@@ -195,12 +194,12 @@ def enum(kind: type[Enum]) -> Validator:
     return check
 
 
-def to_tuple(value: Iterable[_T]) -> tuple[_T, ...]:
+def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
     """Converter: lists and generators as tuples; what is neither, unchanged.
 
     Text is left as it is for the validator to refuse: a string is seldom meant
     as a sequence of characters.
     """
     if isinstance(value, (tuple, str, bytes)) or not isinstance(value, Iterable):
-        return cast("tuple[_T, ...]", value)
+        return cast("tuple[Any, ...]", value)
     return tuple(value)

@@ -9,7 +9,7 @@ from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.handles import BufferBinding, LoadedArtifact, StreamHandle
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import LaunchArgumentMismatch
-from accy_async.values import instances, optional, text, to_tuple, tuple_of
+from accy_async.values import instances, optional, text, tuple_of
 
 __all__ = ["LaunchRequest"]
 
@@ -33,12 +33,10 @@ class LaunchRequest:
     geometry: FixedLaunch = attrs.field(validator=instances(FixedLaunch))
     buffers: tuple[BufferBinding, ...] = attrs.field(
         default=(),
-        converter=to_tuple,
         validator=tuple_of(BufferBinding, expected="BufferBinding values"),
     )
     scalars: tuple[ScalarArgument, ...] = attrs.field(
         default=(),
-        converter=to_tuple,
         validator=tuple_of(ScalarArgument, expected="ScalarArgument values"),
     )
     stream: StreamHandle | None = attrs.field(

@@ -1,0 +1,174 @@
+"""Artifact pools: the loaded kernels of one pipeline, to launch it many times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio.lowlevel
+import attrs
+
+from accy_async.artifact.entry import KernelCallArtifact, KernelCallRegistry
+from accy_async.artifact.formats import ArtifactFormat, artifact_format
+from accy_async.artifact.kernel import KernelArtifact
+from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
+from accy_async.backends.completion import run_abandonable
+from accy_async.backends.handles import LoadedArtifact
+from accy_async.pipeline.model import KernelCallPipeline
+from accy_async.pipeline.resolved import ResolvedPipeline, resolve_pipeline
+
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
+
+__all__ = ["PipelineArtifactPool", "PoolEntry", "load_pipeline_artifacts", "load_stage"]
+
+
+@attrs.frozen
+class PoolEntry:
+    """One stage's kernel: as an artifact, and as the device has it."""
+
+    artifact: KernelArtifact
+    loaded: LoadedArtifact
+
+
+class PipelineArtifactPool:
+    """The loaded kernels of one pipeline, one for each stage, owned by the caller.
+
+    Keep a pool to launch the same chain many times, on any streams and at the
+    same time, without loading its kernels again. It is an async context manager;
+    `aclose` destroys every kernel.
+
+    Attributes:
+        backend: whose kernels they are.
+        target, version, format: what the pool was loaded for.
+        entries: the kernels, in the order of the stages.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        resolved: ResolvedPipeline,
+        entries: tuple[PoolEntry, ...],
+    ) -> None:
+        self.backend = backend
+        self.target = resolved.pipeline.target
+        self.version = resolved.pipeline.version
+        self.format = resolved.format
+        self.entries = entries
+        self.resolved = resolved
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{len(self.entries)} kernels"
+        return (
+            f"<PipelineArtifactPool {self.target} v{self.version} "
+            f"{self.format}: {state}>"
+        )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[PoolEntry]:
+        return iter(self.entries)
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `aclose` has been called."""
+        return self._is_closed
+
+    async def aclose(self) -> None:
+        """Destroy every kernel of the pool. Idempotent; waits for no launch.
+
+        A kernel that a queued launch still uses is freed when that launch is
+        done: until then the backend's reaper holds it.
+
+        Raises:
+            AccyError: the device refused to destroy one; the others were
+                destroyed all the same. Several errors come as an ExceptionGroup.
+
+        Cancellation: shielded from it; all kernels are destroyed.
+        """
+        self.close()
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+
+    def close(self) -> None:
+        """`aclose` for sync code: destroying never waits."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        errors: list[Exception] = []
+        destroy_all(self.backend, (entry.loaded for entry in self.entries), errors)
+        raise_together(f"closing {self!r}", None, errors)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await Cleanup(self.backend, f"closing {self!r}", 0.0).exit(exc, self.aclose)
+
+
+async def load_pipeline_artifacts(
+    backend: Backend,
+    pipeline: KernelCallPipeline,
+    registry: KernelCallRegistry,
+    format: ArtifactFormat | str,
+) -> PipelineArtifactPool:
+    """Load a pipeline's kernels once, for many launches.
+
+    Checks the whole chain against the registry, then makes and loads each
+    stage's entry. Awaits the loading, on a thread where the backend's loads
+    block.
+
+    Raises:
+        UnsupportedOperation: a stage has no entry in ``format``, or the backend
+            does not load it (`KernelEntryMissing`, which is an InvalidArtifact
+            too, in the first case).
+        InvalidArtifact: an entry takes other arguments than its stage gives, or
+            its payload is malformed.
+        CapabilityMismatch, CompilationError, RuntimeUnavailable, OutOfMemory: a
+            kernel could not be made or loaded. The stages loaded already are
+            unloaded.
+
+    Cancellation: the stages loaded already are unloaded, and one that is being
+        loaded as soon as it is.
+    """
+    resolved = resolve_pipeline(pipeline, registry, artifact_format(format))
+    await anyio.lowlevel.checkpoint()
+    entries: list[PoolEntry] = []
+    try:
+        for number, stage in enumerate(resolved.stages):
+            if number:
+                await anyio.lowlevel.checkpoint()
+            entries.append(await load_stage(backend, stage.entry, None))
+    except BaseException as error:
+        failures: list[Exception] = []
+        destroy_all(backend, (entry.loaded for entry in entries), failures)
+        raise_together(f"loading pipeline {pipeline.target!r}", error, failures)
+        raise
+    return PipelineArtifactPool(backend, resolved, tuple(entries))
+
+
+async def load_stage(
+    backend: Backend, entry: KernelCallArtifact, diagnostic_id: str | None
+) -> PoolEntry:
+    """Make and load one kernel; on a thread where the backend's loads block.
+
+    Cancellation: returns at once; what is being loaded is unloaded when it is.
+    """
+
+    def load() -> PoolEntry:
+        artifact = backend.create_artifact(entry.artifact_request(diagnostic_id))
+        return PoolEntry(artifact, backend.load_artifact(artifact))
+
+    def unload(late: PoolEntry) -> None:
+        destroy_all(backend, (late.loaded,), [])
+
+    if not backend.loads_block:
+        return load()
+    return await run_abandonable(load, unload, name=f"load {entry.entry_name}")
