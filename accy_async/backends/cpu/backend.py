@@ -1,0 +1,212 @@
+"""The CPU backend: the contract's hooks, carried out by streams and a worker pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from accy_async.artifact.formats import BackendKind
+from accy_async.artifact.kernel import KernelArtifact
+from accy_async.artifact.native.host import core_count
+from accy_async.backends.base import DEFAULT_GRACE_S, Backend
+from accy_async.backends.cpu.identity import cpu_capabilities
+from accy_async.backends.cpu.kernels import CpuKernel, load_kernel
+from accy_async.backends.cpu.memory import CpuAllocator, CpuMemory
+from accy_async.backends.cpu.operations import Copy, Launch, Record, WaitFor
+from accy_async.backends.cpu.pool import Pace, WorkerPool
+from accy_async.backends.cpu.streams import CpuStream, CpuTimeline
+from accy_async.backends.handles import Handle, ObjectKind
+from accy_async.backends.hooks import EventState, StreamState
+from accy_async.errors import InvalidArtifact, InvalidValue
+
+if TYPE_CHECKING:
+    from accy_async.artifact.kernel import ArtifactRequest
+    from accy_async.backends.capabilities import Capabilities
+    from accy_async.backends.hostmemory import HostMemory
+    from accy_async.backends.launch import LaunchRequest
+    from accy_async.backends.lifetimes import Resource
+
+__all__ = ["CpuBackend"]
+
+
+class CpuBackend(Backend):
+    """The processor this program runs on, as a device.
+
+    Every stream has a thread, and kernels are split over a pool of workers that
+    all streams share; kernels and copies run without the interpreter lock. No
+    thread is started before the first operation that needs it. All are daemon
+    threads: a kernel that never ends does not keep the interpreter from exiting.
+
+    Args:
+        workers: how many threads may run blocks of split kernels at once; one for
+            each core this process may use if left out.
+        max_streams: how many streams are worth opening; by default four, or two
+            for each worker.
+        grace_s: how long cleanup waits for the device, in seconds.
+        memory_limit_bytes: what all buffers may take together; None for no limit
+            but the system's.
+
+    Raises:
+        InvalidValue: ``workers`` below 1 or ``memory_limit_bytes`` below 0.
+    """
+
+    loads_block: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        max_streams: int | None = None,
+        grace_s: float = DEFAULT_GRACE_S,
+        memory_limit_bytes: int | None = None,
+    ) -> None:
+        count = core_count() if workers is None else workers
+        if count < 1:
+            raise InvalidValue("CpuBackend.workers", workers, "at least 1, or None")
+        if memory_limit_bytes is not None and memory_limit_bytes < 0:
+            raise InvalidValue(
+                "CpuBackend.memory_limit_bytes",
+                memory_limit_bytes,
+                "0 or more, or None",
+            )
+        self._capabilities = cpu_capabilities(count, max_streams)
+        self._allocator = CpuAllocator(memory_limit_bytes)
+        self._pool = WorkerPool(count)
+        self._copy_pace = Pace()
+        super().__init__(BackendKind.CPU, grace_s=grace_s)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the processor is and can do."""
+        return self._capabilities
+
+    @property
+    def bytes_in_use(self) -> int:
+        """The sizes of all buffers not freed yet, together."""
+        return self._allocator.bytes_in_use
+
+    def close(self) -> None:
+        """Destroy every object left, newest first, and refuse further calls.
+
+        Idempotent, and waits for nothing: busy objects go to the reaper, and the
+        threads end when what was submitted is done.
+
+        Raises:
+            ExceptionGroup: some objects could not be destroyed; all the others
+                were destroyed nevertheless.
+        """
+        if self._is_forked or self._is_closed:
+            return
+        try:
+            super().close()
+        finally:
+            cast("CpuStream", self._default).stop()
+            self._pool.close()
+
+    # Hooks
+
+    def _create(self, request: ArtifactRequest) -> KernelArtifact:
+        if isinstance(request.payload, str):
+            raise InvalidArtifact(
+                f"kernel {request.kernel_name!r}: a payload of "
+                f"{request.requested_format} is bytes, got text"
+            )
+        return KernelArtifact.from_request(request)
+
+    def _load(self, artifact: KernelArtifact) -> object:
+        return load_kernel(artifact)
+
+    def _allocate(self, byte_size: int, alignment: int) -> object:
+        return self._allocator.allocate(byte_size, alignment)
+
+    def _write(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        offset_bytes: int,
+        data: HostMemory,
+    ) -> None:
+        memory = cast("CpuMemory", buffer.payload)
+        cast("CpuStream", stream).submit(
+            Copy(
+                position,
+                self._pool,
+                memory.address + offset_bytes,
+                data.address,
+                data.byte_size,
+                (memory.array, data.array),
+                self._copy_pace,
+                "write_buffer",
+            )
+        )
+
+    def _read(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        offset_bytes: int,
+        out: HostMemory,
+    ) -> None:
+        memory = cast("CpuMemory", buffer.payload)
+        cast("CpuStream", stream).submit(
+            Copy(
+                position,
+                self._pool,
+                out.address,
+                memory.address + offset_bytes,
+                out.byte_size,
+                (memory.array, out.array),
+                self._copy_pace,
+                "read_buffer",
+            )
+        )
+
+    def _check_launch(self, request: LaunchRequest, artifact: Resource) -> None:
+        cast("CpuKernel", artifact.payload).check(request)
+
+    def _launch(
+        self,
+        stream: StreamState,
+        position: int,
+        request: LaunchRequest,
+        artifact: Resource | None,
+        buffers: list[Resource | None],
+    ) -> None:
+        assert artifact is not None
+        kernel = cast("CpuKernel", artifact.payload)
+        memories = [
+            cast("CpuMemory", buffer.payload)
+            for buffer in buffers
+            if buffer is not None
+        ]
+        cast("CpuStream", stream).submit(
+            Launch(position, self._pool, kernel, request, memories)
+        )
+
+    def _open_stream(self, priority: int, name: str) -> StreamState:
+        return CpuStream(
+            CpuTimeline(name), priority, self._lock, lambda: self._table.sweep()
+        )
+
+    def _open_event(self, *, has_timing: bool) -> EventState:
+        return EventState(has_timing=has_timing)
+
+    def _record(self, stream: StreamState, position: int, event: EventState) -> None:
+        cast("CpuStream", stream).submit(Record(position, event, self._lock))
+
+    def _stream_wait(
+        self, stream: StreamState, position: int, event: EventState
+    ) -> None:
+        cast("CpuStream", stream).submit(WaitFor(position, event))
+
+    def _free(self, resource: Resource) -> None:
+        if resource.kind is ObjectKind.BUFFER:
+            self._allocator.free(cast("CpuMemory", resource.payload))
+        elif resource.kind is ObjectKind.ARTIFACT:
+            cast("CpuKernel", resource.payload).close()
+        elif resource.kind is ObjectKind.STREAM:
+            cast("CpuStream", resource.payload).stop()
+
+    def _find_for_launch(self, handle: Handle) -> Resource | None:
+        return self._table.get(handle)

@@ -1,0 +1,252 @@
+"""What streams of the CPU backend run: launches, copies, records, waits."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accy_async.backends.cpu.kernels import CpuKernel
+from accy_async.backends.cpu.memory import CpuMemory
+from accy_async.backends.cpu.pool import Job, Pace, Scratch, WorkerPool
+from accy_async.backends.cpu.streams import CpuStream, CpuTimeline, Operation
+from accy_async.backends.hooks import EventState
+from accy_async.errors import DeviceError
+
+if TYPE_CHECKING:
+    from accy_async.backends.launch import LaunchRequest
+
+__all__ = ["Copy", "Launch", "Record", "WaitFor"]
+
+_PIECE_BYTES = 256 << 10
+"""What one block of a copy that is split over workers moves."""
+
+
+class Launch(Operation):
+    """A kernel over a grid.
+
+    Its memories' bytes are kept until it has run, whatever becomes of the buffers.
+    """
+
+    __slots__ = ("_arguments", "_kept", "_kernel", "_pool", "_request")
+
+    def __init__(
+        self,
+        position: int,
+        pool: WorkerPool,
+        kernel: CpuKernel,
+        request: LaunchRequest,
+        memories: list[CpuMemory],
+    ) -> None:
+        self.position = position
+        self._pool = pool
+        self._kernel = kernel
+        self._request = request
+        self._kept = [memory.array for memory in memories]
+        self._arguments = kernel.pack(
+            *[memory.address for memory in memories],
+            *[scalar.slot for scalar in request.scalars],
+        )
+
+    def run(self, stream: CpuStream) -> DeviceError | None:
+        geometry = self._request.geometry
+        job = _LaunchJob(
+            self._kernel,
+            self._arguments,
+            (*geometry.grid, *geometry.threadgroup),
+            geometry.dynamic_shared_memory_bytes,
+            geometry.block_count,
+            stream.priority,
+        )
+        # One block cannot be split. It never waits for its turn either, and so
+        # cannot deadlock with a kernel of another stream that it waits for.
+        if job.blocks == 1 or job.pace.is_short(job.blocks):
+            job.run(0, job.blocks, stream.scratch)
+        else:
+            self._pool.run(job, stream.scratch)
+        if job.error is not None:
+            raise job.error
+        if job.status:
+            return self._error(f"assertion {job.status} failed", code=job.status)
+        return None
+
+    def broken(self, error: BaseException) -> DeviceError:
+        return self._error(f"the launch failed: {type(error).__name__}: {error}")
+
+    def _error(self, message: str, code: int | None = None) -> DeviceError:
+        stream = self._request.stream
+        return DeviceError(
+            message,
+            code=code,
+            call="launch",
+            node=self._request.diagnostic_id,
+            kernel=self._kernel.name,
+            stream=None if stream is None else stream.id,
+        )
+
+
+class _LaunchJob(Job):
+    __slots__ = ("_arguments", "_function", "_shape", "_shared_bytes")
+
+    def __init__(
+        self,
+        kernel: CpuKernel,
+        arguments: bytes,
+        shape: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        blocks: int,
+        priority: int,
+    ) -> None:
+        super().__init__(blocks, priority, kernel.pace)
+        self._function = kernel.function
+        self._arguments = arguments
+        self._shape = shape
+        self._shared_bytes = shared_bytes
+
+    def call(self, begin: int, end: int, scratch: Scratch) -> int:
+        launch = scratch.describe(self._shape, begin, end, self._shared_bytes)
+        return self._function(self._arguments, launch)
+
+
+class Copy(Operation):
+    """A copy between host memory and a buffer, either way.
+
+    Args:
+        position: where on the stream.
+        pool: the workers that a large one is split over.
+        target: the address of what is written.
+        source: the address of what is read.
+        byte_size: how much.
+        kept: what keeps both in place until the copy is done.
+        pace: what `_PIECE_BYTES` have cost in copies so far.
+        call: the backend call that submitted it.
+    """
+
+    __slots__ = ("_byte_size", "_call", "_kept", "_pace", "_pool", "_source", "_target")
+
+    def __init__(
+        self,
+        position: int,
+        pool: WorkerPool,
+        target: int,
+        source: int,
+        byte_size: int,
+        kept: tuple[NDArray[np.uint8], ...],
+        pace: Pace,
+        call: str,
+    ) -> None:
+        self.position = position
+        self._pool = pool
+        self._target = target
+        self._source = source
+        self._byte_size = byte_size
+        self._kept = kept
+        self._pace = pace
+        self._call = call
+
+    def run(self, stream: CpuStream) -> DeviceError | None:
+        target, source, size = self._target, self._source, self._byte_size
+        if size <= _PIECE_BYTES:
+            ctypes.memmove(target, source, size)
+            return None
+        job = _CopyJob(target, source, size, self._pace, stream.priority)
+        if job.pace.is_short(job.blocks):
+            job.run(0, job.blocks, stream.scratch)
+        else:
+            self._pool.run(job, stream.scratch)
+        if job.error is not None:
+            raise job.error
+        return None
+
+    def broken(self, error: BaseException) -> DeviceError:
+        return DeviceError(
+            f"the copy failed: {type(error).__name__}: {error}", call=self._call
+        )
+
+
+class _CopyJob(Job):
+    __slots__ = ("_size", "_source", "_target")
+
+    def __init__(
+        self, target: int, source: int, size: int, pace: Pace, priority: int
+    ) -> None:
+        super().__init__(-(-size // _PIECE_BYTES), priority, pace)
+        self._target = target
+        self._source = source
+        self._size = size
+
+    def call(self, begin: int, end: int, scratch: Scratch) -> int:
+        first = begin * _PIECE_BYTES
+        size = min(end * _PIECE_BYTES, self._size) - first
+        ctypes.memmove(self._target + first, self._source + first, size)
+        return 0
+
+
+class Record(Operation):
+    """The point that an event marks; takes the time there if the event wants it."""
+
+    __slots__ = ("_event", "_lock", "_mark")
+
+    keeps_order = True
+
+    def __init__(
+        self,
+        position: int,
+        event: EventState,
+        lock: threading.RLock,
+    ) -> None:
+        self.position = position
+        self._event = event
+        self._mark = event.mark
+        self._lock = lock
+
+    def run(self, stream: CpuStream) -> DeviceError | None:
+        event = self._event
+        if event.has_timing:
+            now_ns = float(time.perf_counter_ns())
+            # Under the submission lock, so that an event recorded anew meanwhile
+            # keeps the time of its new point.
+            with self._lock:
+                if event.mark == self._mark:
+                    event.time_ns = now_ns
+        return None
+
+    def broken(self, error: BaseException) -> DeviceError:
+        return DeviceError(
+            f"recording the event failed: {type(error).__name__}: {error}",
+            call="record_event",
+        )
+
+
+class WaitFor(Operation):
+    """Holds the stream back until another has come to a recorded point."""
+
+    __slots__ = ("_awaited_position", "_timeline")
+
+    keeps_order = True
+
+    def __init__(self, position: int, event: EventState) -> None:
+        self.position = position
+        assert event.mark is not None
+        self._timeline = cast("CpuTimeline", event.mark[0])
+        self._awaited_position = event.mark[1]
+
+    def run(self, stream: CpuStream) -> DeviceError | None:
+        stream.hold_until(self._timeline, self._awaited_position)
+        cause = self._timeline.error_at(self._awaited_position)
+        if cause is None:
+            return None
+        consequence = cause.copy()
+        consequence.is_consequence = True
+        consequence.__cause__ = cause
+        return consequence
+
+    def broken(self, error: BaseException) -> DeviceError:
+        return DeviceError(
+            f"waiting for the event failed: {type(error).__name__}: {error}",
+            call="stream_wait_event",
+        )

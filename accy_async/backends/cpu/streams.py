@@ -1,0 +1,188 @@
+"""Streams of the CPU backend: each a queue of operations and a thread.
+
+The thread is started by the first operation and ends when the stream is freed,
+or the backend closed, and the queue is empty. It runs the operations in order,
+says on the stream's timeline what came of each, and sweeps the backend's table,
+so that what was destroyed while in use is freed when its last use is done.
+
+Nothing that an operation raises ends the thread: it becomes the operation's
+`DeviceError`. Operations in a failed range are skipped, but for those that keep
+order between streams: what is submitted once the failure was told relies on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from accy_async.backends.cpu.pool import Scratch
+from accy_async.backends.hooks import StreamState
+from accy_async.backends.lifetimes import Timeline
+from accy_async.errors import DeviceError
+
+__all__ = ["CpuStream", "CpuTimeline", "Operation"]
+
+
+class CpuTimeline(Timeline):
+    """A timeline that other streams' threads can wait for."""
+
+    __slots__ = ("_listeners", "_listeners_lock")
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._listeners: list[tuple[int, Callable[[], None]]] = []
+        self._listeners_lock = threading.Lock()
+
+    def listen(self, position: int, call: Callable[[], None]) -> bool:
+        """Have ``call`` called once ``position`` is complete, on some thread.
+
+        Returns:
+            False if it is complete already; nothing will be called then.
+        """
+        with self._listeners_lock:
+            if self.completed >= position:
+                return False
+            self._listeners.append((position, call))
+            return True
+
+    def complete(self, position: int) -> None:
+        """Say that every operation up to ``position`` is done; any thread."""
+        super().complete(position)
+        self._tell()
+
+    def lose(self, error: DeviceError) -> None:
+        """The device is gone: every wait, now and later, raises ``error``."""
+        super().lose(error)
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._listeners_lock:
+            if not self._listeners:
+                return
+            completed = self.completed
+            reached = [call for at, call in self._listeners if at <= completed]
+            self._listeners = [one for one in self._listeners if one[0] > completed]
+        for call in reached:
+            call()
+
+
+class Operation(ABC):
+    """Something submitted to a stream.
+
+    Attributes:
+        position: where on the stream's timeline.
+    """
+
+    __slots__ = ("position",)
+
+    position: int
+    keeps_order = False
+    """True for an operation that is not skipped when one before it failed."""
+
+    @abstractmethod
+    def run(self, stream: CpuStream) -> DeviceError | None:
+        """Do it, on the stream's thread; returns what failed on the device."""
+
+    @abstractmethod
+    def broken(self, error: BaseException) -> DeviceError:
+        """The error of an operation whose running raised another."""
+
+
+class CpuStream(StreamState):
+    """One stream.
+
+    Args:
+        timeline: how far it has come.
+        priority: its urgency; lower is more urgent.
+        lock: the backend's submission lock.
+        sweep: frees what has become idle.
+    """
+
+    def __init__(
+        self,
+        timeline: CpuTimeline,
+        priority: int,
+        lock: threading.RLock,
+        sweep: Callable[[], object],
+    ) -> None:
+        super().__init__(timeline, priority)
+        self.scratch = Scratch()
+        self._lock = lock
+        self._sweep = sweep
+        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def submit(self, operation: Operation) -> None:
+        """Put an operation at the end of the queue; under the submission lock."""
+        self._queue.put(operation)
+        if self._thread is None:
+            self._start()
+
+    def stop(self) -> None:
+        """Let the thread end when the queue is empty; any thread, waits for nothing."""
+        with self._lock:
+            self._is_stopping = True
+            if self._thread is not None:
+                self._queue.put(None)
+
+    def hold_until(self, timeline: CpuTimeline, position: int) -> None:
+        """Return once the position is complete; on the stream's own thread."""
+        if timeline.listen(position, self._gate.release):
+            self._gate.acquire()
+
+    def _start(self) -> None:
+        name = f"accy_async cpu {self.timeline.name}"
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+        if self._is_stopping:
+            self._queue.put(None)
+
+    def _serve(self) -> None:
+        while True:
+            operation = self._queue.get()
+            if operation is None:
+                if self._may_end():
+                    return
+                continue
+            position = operation.position
+            self._run(operation)
+            # While the thread waits it keeps no operation, thus no memory, alive.
+            del operation
+            self.timeline.complete(position)
+            self._free_idle(position)
+
+    def _run(self, operation: Operation) -> None:
+        timeline = self.timeline
+        position = operation.position
+        if not operation.keeps_order and timeline.error_at(position) is not None:
+            return
+        try:
+            error = operation.run(self)
+        except BaseException as cause:  # noqa: BLE001 - it is reported by the waits
+            error = operation.broken(cause)
+            # The traceback would keep the operation's memory alive.
+            error.__cause__ = cause.with_traceback(None)
+        if error is not None:
+            timeline.fail(position, error)
+
+    def _free_idle(self, position: int) -> None:
+        try:
+            self._sweep()
+        except Exception as cause:  # noqa: BLE001 - as in _run
+            error = DeviceError(f"freeing an object failed: {cause}", call="destroy")
+            error.__cause__ = cause.with_traceback(None)
+            self.timeline.fail(position, error)
+
+    def _may_end(self) -> bool:
+        """True, and the thread must end, if nothing was submitted meanwhile."""
+        with self._lock:
+            if not self._queue.empty():
+                self._queue.put(None)
+                return False
+            self._thread = None
+            return True
