@@ -66,7 +66,7 @@ def _expected_binary(op: BinaryOperation, dtype: DType, a: Array, b: Array) -> A
         BinaryOperation.XOR: operator.xor,
     }
     if op in simple:
-        return simple[op](a, b)
+        return np.asarray(simple[op](a, b))
     if op in (BinaryOperation.MINIMUM, BinaryOperation.MAXIMUM):
         lower = op is BinaryOperation.MINIMUM
         if dtype.is_integer:
@@ -77,11 +77,11 @@ def _expected_binary(op: BinaryOperation, dtype: DType, a: Array, b: Array) -> A
         zero = np.where(negative, a.dtype.type(-0.0), a.dtype.type(0.0))
         return np.where(zeros, zero, result)
     if op is BinaryOperation.SHIFT_LEFT:
-        return a << (b & dtype.numpy.type(dtype.bits - 1))
+        return np.asarray(a << (b & dtype.numpy.type(dtype.bits - 1)))
     if op is BinaryOperation.SHIFT_RIGHT:
-        return a >> (b & dtype.numpy.type(dtype.bits - 1))
+        return np.asarray(a >> (b & dtype.numpy.type(dtype.bits - 1)))
     if dtype.is_float:
-        return a / b
+        return np.asarray(a / b)
     return _divide(dtype, a, b, quotient=op is BinaryOperation.DIVIDE)
 
 

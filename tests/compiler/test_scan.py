@@ -61,7 +61,11 @@ def test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound(
     assert_same_bits(result, reference_scan(values))
     wide = np.cumsum(values, dtype=np.longdouble)
     magnitude = np.cumsum(np.abs(values), dtype=np.longdouble)
-    spread = scan_additions(length) * np.longdouble(np.finfo(dtype.numpy).eps) / 2
+    spread = (
+        scan_additions(length)
+        * np.longdouble(float(np.spacing(values.dtype.type(1))))
+        / 2
+    )
     # The sum compared with is rounded too, in extended precision, one by one.
     slack = length * np.finfo(np.longdouble).eps
     bound = (spread / (1 - spread) + slack) * magnitude

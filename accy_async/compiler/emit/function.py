@@ -72,6 +72,7 @@ class KernelFunction:
         self._arrays: dict[str, tuple[str, DType]] = {}
         self._builtins: dict[BuiltinKind, str] = {}
         self._per_thread: dict[str, str] = {}
+        self._shared = {array.name for array in kernel.shared}
         self._group: str | None = None
 
     def text(self) -> str:
@@ -315,7 +316,10 @@ class KernelFunction:
             case Builtin(which=which):
                 return self._builtins[which]
             case Load(array=array, index=index, kind=dtype):
-                return self._read(dtype, self._element(array, index))
+                # What a block-shared array holds at first is arbitrary, but must be
+                # one value: LLVM's undefined would spoil whatever depends on it.
+                frozen = array in self._shared
+                return self._read(dtype, self._element(array, index), frozen=frozen)
             case Unary(operation=operation, value=value):
                 return arithmetic.unary(
                     writer, operation, value.dtype, self._value(value)
@@ -382,11 +386,13 @@ class KernelFunction:
             f"getelementptr inbounds {memory_type(dtype)}, ptr {address}, i64 {wide}"
         )
 
-    def _read(self, dtype: DType, address: str) -> str:
+    def _read(self, dtype: DType, address: str, *, frozen: bool = False) -> str:
         loaded = self._writer.value(
             f"load {memory_type(dtype)}, ptr {address}, "
             f"align {dtype.size_bytes}{self._tag()}"
         )
+        if frozen:
+            loaded = self._writer.value(f"freeze {memory_type(dtype)} {loaded}")
         if dtype is DType.BOOL:
             return self._writer.value(f"icmp ne i8 {loaded}, 0")
         return loaded

@@ -8,10 +8,6 @@ from accy_async.compiler.form.builder import (
     ArrayHandle,
     KernelBuilder,
     VariableHandle,
-    exp,
-    log,
-    sqrt,
-    tanh,
 )
 from accy_async.compiler.form.expressions import (
     Binary,
@@ -28,9 +24,19 @@ from accy_async.compiler.form.expressions import (
     Select,
     Unary,
     constant,
+)
+from accy_async.compiler.form.functions import (
+    ceiling,
+    exp,
+    floor,
+    log,
     maximum,
     minimum,
+    round_even,
     select,
+    sqrt,
+    tanh,
+    truncate,
 )
 from accy_async.compiler.form.kernel import (
     Buffer,
@@ -90,12 +96,16 @@ __all__ = [
     "Unary",
     "UnaryOperation",
     "VariableHandle",
+    "ceiling",
     "constant",
     "exp",
+    "floor",
     "log",
     "maximum",
     "minimum",
+    "round_even",
     "select",
     "sqrt",
     "tanh",
+    "truncate",
 ]

@@ -32,7 +32,6 @@ from accy_async.compiler.form.expressions import (
     Load,
     Name,
     Operand,
-    Unary,
     constant,
 )
 from accy_async.compiler.form.kernel import (
@@ -42,7 +41,6 @@ from accy_async.compiler.form.kernel import (
     SharedArray,
     ThreadVariable,
 )
-from accy_async.compiler.form.operations import UnaryOperation
 from accy_async.compiler.form.statements import (
     Assert,
     Assign,
@@ -57,15 +55,7 @@ from accy_async.compiler.form.statements import (
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue
 
-__all__ = [
-    "ArrayHandle",
-    "KernelBuilder",
-    "VariableHandle",
-    "exp",
-    "log",
-    "sqrt",
-    "tanh",
-]
+__all__ = ["ArrayHandle", "KernelBuilder", "VariableHandle"]
 
 
 @attrs.frozen(eq=False)
@@ -235,23 +225,3 @@ class KernelBuilder:
     def _fresh(self) -> str:
         self._names += 1
         return f"_{self._names}"
-
-
-def exp(value: Expression) -> Expression:
-    """The exponential, of f32 or f64."""
-    return Unary(UnaryOperation.EXP, value)
-
-
-def log(value: Expression) -> Expression:
-    """The natural logarithm, of f32 or f64; NaN below zero."""
-    return Unary(UnaryOperation.LOG, value)
-
-
-def sqrt(value: Expression) -> Expression:
-    """The square root, of f32 or f64, correctly rounded; NaN below zero."""
-    return Unary(UnaryOperation.SQRT, value)
-
-
-def tanh(value: Expression) -> Expression:
-    """The hyperbolic tangent, of f32 or f64."""
-    return Unary(UnaryOperation.TANH, value)

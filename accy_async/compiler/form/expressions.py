@@ -49,9 +49,6 @@ __all__ = [
     "Select",
     "Unary",
     "constant",
-    "maximum",
-    "minimum",
-    "select",
 ]
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -407,21 +404,6 @@ def constant(dtype: DType, value: Operand) -> Expression:
     if isinstance(value, Expression):
         return value
     return Constant(ScalarArgument.of(dtype, value))
-
-
-def select(condition: Expression, then: Expression, otherwise: Operand) -> Expression:
-    """``then`` where the condition holds, else ``otherwise``."""
-    return Select(condition, then, constant(then.dtype, otherwise))
-
-
-def minimum(left: Expression, right: Operand) -> Expression:
-    """The smaller of two values; a NaN loses to a number."""
-    return Binary(BinaryOperation.MINIMUM, left, constant(left.dtype, right))
-
-
-def maximum(left: Expression, right: Operand) -> Expression:
-    """The larger of two values; a NaN loses to a number."""
-    return Binary(BinaryOperation.MAXIMUM, left, constant(left.dtype, right))
 
 
 def require_integer(what: str, value: Expression) -> None:
