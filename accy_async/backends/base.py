@@ -200,9 +200,9 @@ class Backend(BackendHooks):
         """
         self._check("write_buffer")
         memory = host_bytes(data, writable=False)
-        resource = self._table.get(buffer)
-        _check_range(resource, offset_bytes, memory.byte_size, "write")
         with self._lock:
+            resource = self._table.get(buffer)
+            _check_range(resource, offset_bytes, memory.byte_size, "write")
             state = self._stream(stream)
             position = _advance(state, resource)
             self._write(state, position, resource, offset_bytes, memory)
@@ -233,16 +233,16 @@ class Backend(BackendHooks):
         """
         self._check("read_buffer")
         memory = host_bytes(out, writable=True)
-        resource = self._table.get(buffer)
-        if byte_size is not None:
-            if memory.byte_size < byte_size:
-                raise ReadBufferDestinationTooSmall(
-                    f"reading {byte_size} bytes of {resource.name} into "
-                    f"{memory.byte_size} bytes"
-                )
-            memory = memory.first(byte_size)
-        _check_range(resource, offset_bytes, memory.byte_size, "read")
         with self._lock:
+            resource = self._table.get(buffer)
+            if byte_size is not None:
+                if memory.byte_size < byte_size:
+                    raise ReadBufferDestinationTooSmall(
+                        f"reading {byte_size} bytes of {resource.name} into "
+                        f"{memory.byte_size} bytes"
+                    )
+                memory = memory.first(byte_size)
+            _check_range(resource, offset_bytes, memory.byte_size, "read")
             state = self._stream(stream)
             position = _advance(state, resource)
             self._read(state, position, resource, offset_bytes, memory)
@@ -258,14 +258,15 @@ class Backend(BackendHooks):
         """
         self._check("create_stream")
         nearest = self.capabilities.clamp_priority(priority)
-        state = self._open_stream(nearest, f"stream {self._table.next_id}")
+        state = self._open_stream(nearest, "a stream")
+
+        def make_handle(object_id: int) -> StreamHandle:
+            state.id = object_id
+            state.timeline.name = f"stream {object_id}"
+            return StreamHandle(id=object_id, backend=self.kind, priority=nearest)
+
         resource = self._table.add(
-            ObjectKind.STREAM,
-            lambda object_id: StreamHandle(
-                id=object_id, backend=self.kind, priority=nearest
-            ),
-            state,
-            timeline=state.timeline,
+            ObjectKind.STREAM, make_handle, state, timeline=state.timeline
         )
         return cast("StreamHandle", self._keep_unless_closed(resource))
 
@@ -289,9 +290,9 @@ class Backend(BackendHooks):
         Recording again moves the event; who waits for the old point still does.
         """
         self._check("record_event")
-        resource = self._table.get(event)
-        state = cast("EventState", resource.payload)
         with self._lock:
+            resource = self._table.get(event)
+            state = cast("EventState", resource.payload)
             on = self._stream(stream)
             position = _advance(on, resource)
             state.mark = (on.timeline, position)
@@ -307,10 +308,10 @@ class Backend(BackendHooks):
             InvalidEvent: it was never recorded, so that it would wait for nothing.
         """
         self._check("stream_wait_event")
-        resource = self._table.get(event)
-        state = cast("EventState", resource.payload)
-        _mark_of(resource, "stream_wait_event")
         with self._lock:
+            resource = self._table.get(event)
+            state = cast("EventState", resource.payload)
+            _mark_of(resource, "stream_wait_event")
             on = self._stream(stream)
             position = _advance(on, resource)
             self._stream_wait(on, position, state)
@@ -366,12 +367,12 @@ class Backend(BackendHooks):
         """
         self._check("launch")
         request.check_counts()
-        artifact = self._find_for_launch(request.loaded)
-        buffers = [self._find_for_launch(b.handle) for b in request.buffers]
         self.capabilities.check_geometry(request.geometry, request.artifact.kernel_name)
-        if artifact is not None:
-            self._check_launch(request, artifact)
         with self._lock:
+            artifact = self._find_for_launch(request.loaded)
+            buffers = [self._find_for_launch(b.handle) for b in request.buffers]
+            if artifact is not None:
+                self._check_launch(request, artifact)
             state = self._stream(request.stream)
             if request.geometry.block_count == 0:
                 return
@@ -414,7 +415,7 @@ class Backend(BackendHooks):
         """
         self._check("wait_event")
         timeline, position = _mark_of(self._table.get(event), "wait_event")
-        await timeline.wait(position)
+        await self._wait_until(timeline, position)
 
     async def wait_device(self) -> None:
         """Return once the work now submitted to every stream is done.
@@ -430,7 +431,7 @@ class Backend(BackendHooks):
         errors: list[Exception] = []
         for timeline, position in marks:
             try:
-                await timeline.wait(position)
+                await self._wait_until(timeline, position)
             except DeviceError as error:
                 errors.append(error)
                 if isinstance(error, DeviceLost):
@@ -441,7 +442,14 @@ class Backend(BackendHooks):
             raise ExceptionGroup("several streams failed", errors)
 
     async def _wait_timeline(self, timeline: Timeline) -> None:
-        await timeline.wait(timeline.submitted)
+        await self._wait_until(timeline, timeline.submitted)
+
+    async def _wait_until(self, timeline: Timeline, position: int) -> None:
+        """Wait, and free what the wait showed to be idle before anybody looks."""
+        try:
+            await timeline.wait(position)
+        finally:
+            self._table.sweep()
 
     async def settle(
         self, wait: Callable[[], object], grace_s: float | None = None
@@ -481,7 +489,10 @@ class Backend(BackendHooks):
         """
         if self._is_forked:
             return True
-        return self._table.destroy(handle)
+        # Between a call's look-up of the object and its use, which are under the
+        # same lock, it must not go.
+        with self._lock:
+            return self._table.destroy(handle)
 
     def is_alive(self, handle: Handle) -> bool:
         """True where the handle can be used and destroyed."""

@@ -23,7 +23,12 @@ __all__ = ["BackendHooks", "EventState", "StreamState"]
 
 
 class StreamState:
-    """What a backend keeps for one stream; backends add their own to it."""
+    """What a backend keeps for one stream; backends add their own to it.
+
+    ``id`` is the stream's, None for the default stream.
+    """
+
+    id: int | None = None
 
     def __init__(self, timeline: Timeline, priority: int = 0) -> None:
         self.timeline = timeline
