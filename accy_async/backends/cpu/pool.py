@@ -30,6 +30,7 @@ CHUNK_NS = 400_000
 INLINE_NS = 60_000
 """Work up to this runs on the stream's own thread: waking another costs as much."""
 
+_LEAST_CHUNK_NS = 30_000
 _CALL_NS = 1_000
 _TRUST = 16
 _SHARED_ALIGNMENT = 64
@@ -50,8 +51,10 @@ class Pace:
 
     def learn(self, blocks: int, cpu_ns: int) -> None:
         """Take a run of so many blocks into account."""
-        measured = max(cpu_ns - _CALL_NS, 1) / blocks
         known = self.ns_per_block
+        if known and cpu_ns < _LEAST_CHUNK_NS:
+            return
+        measured = max(cpu_ns - _CALL_NS, 1) / blocks
         self.ns_per_block = (known + measured) / 2 if known else measured
         # What a few blocks cost tells little about very many: their cost drowns
         # in that of the call, and the first may be unlike the others.
@@ -71,7 +74,7 @@ class Pace:
         known = self.ns_per_block
         if not known:
             return 1
-        fair = -(-remaining // (2 * workers))
+        fair = max(-(-remaining // (2 * workers)), int(_LEAST_CHUNK_NS / known))
         return max(1, min(fair, int(CHUNK_NS / known), self._trusted_blocks))
 
 
