@@ -17,6 +17,8 @@ from accy_async.errors import CompilationError
 
 __all__ = ["data_layout", "emit_assembly", "emit_object", "optimised_ir"]
 
+_Untyped = Any  # llvmlite has no types
+
 _lock = threading.Lock()
 _initialized = False
 
@@ -51,7 +53,7 @@ def data_layout(target: CpuTarget) -> str:
         return str(_machine(target).target_data)
 
 
-def _machine(target: CpuTarget) -> Any:  # noqa: ANN401  llvmlite has no types
+def _machine(target: CpuTarget) -> _Untyped:
     global _initialized
     if not _initialized:
         llvm.initialize_all_targets()
@@ -62,7 +64,7 @@ def _machine(target: CpuTarget) -> Any:  # noqa: ANN401  llvmlite has no types
     )
 
 
-def _optimise(module_text: str, machine: Any) -> Any:  # noqa: ANN401  as above
+def _optimise(module_text: str, machine: _Untyped) -> _Untyped:
     try:
         module = llvm.parse_assembly(module_text, context=llvm.create_context())
         module.verify()
