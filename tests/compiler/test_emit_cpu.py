@@ -106,6 +106,15 @@ def test_elementwise_regions_are_vectorised_without_overlap_checks() -> None:
     assert "vaddps" in emit_cpu_assembly([ADD], level="x86-64-v3")
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16, DType.U8], ids=str)
+def test_library_calls_no_function(dtype: DType) -> None:
+    kernels = [library.kernel for library in library_kernels(dtype)]
+    text = emit_cpu_assembly(kernels, level="x86-64-v2")
+    assert "call" not in text
+    assert "@PLT" not in text
+    assert "@GOT" not in text
+
+
 def test_object_carries_its_signatures() -> None:
     payload = compile_cpu([ADD], format="cpu_object")
     table = SignatureTable(host_architecture(), host_level(), (ADD.signature,))

@@ -1,9 +1,10 @@
 """Native code for CPUs: kernels in, an object file or machine code out.
 
 The code keeps `accy_async.artifact.native.abi`. It calls nothing but functions
-of the C library's mathematics (`exp`, `log`, `tanh` and their float forms), and
-memory functions where LLVM prefers one to its own loop. The same kernels give
-the same bytes in every process.
+of the C library's mathematics: `exp`, `log`, `tanh` and their float forms, and
+the roundings on x86-64-v1, which has no instructions for them. LLVM is told not
+to turn loops into calls of memory functions. The same kernels give the same
+bytes in every process.
 """
 
 from __future__ import annotations
