@@ -1,8 +1,8 @@
 """Devices behind one contract: what a backend is, and the handles it gives out.
 
-The backends themselves are imported by name, so that importing this room loads
-no driver and no compiler: `accy_async.backends.recording`,
-`accy_async.backends.cpu`.
+The recording backend is among them; backends of real devices are imported by
+name (`accy_async.backends.cpu`), so that importing this room loads no driver and
+no compiler.
 """
 
 from accy_async.artifact.formats import BackendKind
@@ -22,6 +22,12 @@ from accy_async.backends.handles import (
 )
 from accy_async.backends.launch import LaunchRequest
 from accy_async.backends.lifetimes import Reaper
+from accy_async.backends.recording import (
+    CallRecord,
+    LaunchRecord,
+    RecordingBackend,
+    SyncScope,
+)
 
 __all__ = [
     "DEFAULT_GRACE_S",
@@ -31,15 +37,19 @@ __all__ = [
     "BufferBinding",
     "BufferHandle",
     "BufferOwnership",
+    "CallRecord",
     "Capabilities",
     "Completion",
     "DeviceIdentity",
     "EventHandle",
     "Handle",
+    "LaunchRecord",
     "LaunchRequest",
     "LoadedArtifact",
     "ObjectKind",
     "Reaper",
+    "RecordingBackend",
     "StreamHandle",
+    "SyncScope",
     "run_abandonable",
 ]
