@@ -24,9 +24,10 @@ from accy_async.errors import (
 
 if TYPE_CHECKING:
     from accy_async.artifact.native.signature import KernelSignature
+    from accy_async.backends.cpu.memory import CpuMemory
     from accy_async.backends.launch import LaunchRequest
 
-__all__ = ["CpuKernel", "load_kernel"]
+__all__ = ["CpuKernel", "PreparedLaunch", "load_kernel"]
 
 _LOADERS = {
     ArtifactFormat.CPU_MACHINE_CODE: load_machine_code,
@@ -68,6 +69,28 @@ def load_kernel(artifact: KernelArtifact) -> CpuKernel:
     return CpuKernel(native)
 
 
+class PreparedLaunch:
+    """What a launch request comes to in the kernel's own terms.
+
+    Attributes:
+        request: the request.
+        arguments: the argument slots.
+        shape: the grid, then the threadgroup.
+        blocks: how many blocks the grid has.
+        shared_bytes: dynamic shared memory.
+    """
+
+    __slots__ = ("arguments", "blocks", "request", "shape", "shared_bytes")
+
+    def __init__(self, request: LaunchRequest, arguments: bytes) -> None:
+        geometry = request.geometry
+        self.request = request
+        self.arguments = arguments
+        self.shape = (*geometry.grid, *geometry.threadgroup)
+        self.blocks = geometry.block_count
+        self.shared_bytes = geometry.dynamic_shared_memory_bytes
+
+
 class CpuKernel:
     """One loaded kernel.
 
@@ -76,17 +99,18 @@ class CpuKernel:
         signature: what it takes.
         function: the native function.
         pace: what its blocks cost.
-        pack: makes a launch's arguments, one number per slot, into bytes.
     """
 
     __slots__ = (
         "_buffers",
+        "_checked",
         "_native",
+        "_pack",
+        "_prepared",
         "_scalars",
         "function",
         "name",
         "pace",
-        "pack",
         "signature",
     )
 
@@ -103,20 +127,41 @@ class CpuKernel:
         self.function = native.function
         self.pace = Pace()
         slots = len(signature.buffers) + len(signature.scalars)
-        self.pack = struct.Struct(f"={slots}Q").pack
+        self._pack = struct.Struct(f"={slots}Q").pack
+        self._checked: LaunchRequest | None = None
+        self._prepared: PreparedLaunch | None = None
 
     def close(self) -> None:
         """Unmap the code; nothing may be running it."""
         self._native.close()
 
+    def prepare(
+        self, request: LaunchRequest, memories: list[CpuMemory]
+    ) -> PreparedLaunch:
+        """The launch in the kernel's terms; under the submission lock.
+
+        A request that comes again comes to the same, as its handles always name
+        the same objects: it is worked out once.
+        """
+        prepared = self._prepared
+        if prepared is None or prepared.request is not request:
+            arguments = self._pack(
+                *[memory.address for memory in memories],
+                *[scalar.slot for scalar in request.scalars],
+            )
+            prepared = self._prepared = PreparedLaunch(request, arguments)
+        return prepared
+
     def check(self, request: LaunchRequest) -> None:
-        """Refuse a launch that the kernel cannot take.
+        """Refuse a launch that the kernel cannot take; under the submission lock.
 
         Raises:
             LaunchArgumentMismatch: an argument or the threadgroup is not the
                 kernel's.
             CapabilityMismatch: the grid has more blocks than can be counted.
         """
+        if request is self._checked:
+            return
         geometry = request.geometry
         if geometry.threadgroup != self.signature.threadgroup:
             raise self._mismatch(
@@ -153,6 +198,7 @@ class CpuKernel:
                 f"kernel {self.name!r}: grid {geometry.grid} has "
                 f"{geometry.block_count} blocks, the device takes {MAX_BLOCKS}"
             )
+        self._checked = request
 
     def _mismatch(
         self, what: str, given: object, wanted: object

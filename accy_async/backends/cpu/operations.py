@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from accy_async.backends.cpu.kernels import CpuKernel
+from accy_async.backends.cpu.kernels import CpuKernel, PreparedLaunch
 from accy_async.backends.cpu.memory import CpuMemory
 from accy_async.backends.cpu.pool import Job, Pace, Scratch, WorkerPool
 from accy_async.backends.cpu.streams import CpuStream, CpuTimeline, Operation
@@ -32,7 +32,7 @@ class Launch(Operation):
     Its memories' bytes are kept until it has run, whatever becomes of the buffers.
     """
 
-    __slots__ = ("_arguments", "_kept", "_kernel", "_pool", "_request")
+    __slots__ = ("_kept", "_kernel", "_pool", "_prepared")
 
     def __init__(
         self,
@@ -45,23 +45,11 @@ class Launch(Operation):
         self.position = position
         self._pool = pool
         self._kernel = kernel
-        self._request = request
+        self._prepared = kernel.prepare(request, memories)
         self._kept = [memory.array for memory in memories]
-        self._arguments = kernel.pack(
-            *[memory.address for memory in memories],
-            *[scalar.slot for scalar in request.scalars],
-        )
 
     def run(self, stream: CpuStream) -> DeviceError | None:
-        geometry = self._request.geometry
-        job = _LaunchJob(
-            self._kernel,
-            self._arguments,
-            (*geometry.grid, *geometry.threadgroup),
-            geometry.dynamic_shared_memory_bytes,
-            geometry.block_count,
-            stream.priority,
-        )
+        job = _LaunchJob(self._kernel, self._prepared, stream.priority)
         # One block cannot be split. It never waits for its turn either, and so
         # cannot deadlock with a kernel of another stream that it waits for.
         if job.blocks == 1 or job.pace.is_short(job.blocks):
@@ -78,38 +66,31 @@ class Launch(Operation):
         return self._error(f"the launch failed: {type(error).__name__}: {error}")
 
     def _error(self, message: str, code: int | None = None) -> DeviceError:
-        stream = self._request.stream
+        request = self._prepared.request
         return DeviceError(
             message,
             code=code,
             call="launch",
-            node=self._request.diagnostic_id,
+            node=request.diagnostic_id,
             kernel=self._kernel.name,
-            stream=None if stream is None else stream.id,
+            stream=None if request.stream is None else request.stream.id,
         )
 
 
 class _LaunchJob(Job):
-    __slots__ = ("_arguments", "_function", "_shape", "_shared_bytes")
+    __slots__ = ("_function", "_prepared")
 
     def __init__(
-        self,
-        kernel: CpuKernel,
-        arguments: bytes,
-        shape: tuple[int, int, int, int, int, int],
-        shared_bytes: int,
-        blocks: int,
-        priority: int,
+        self, kernel: CpuKernel, prepared: PreparedLaunch, priority: int
     ) -> None:
-        super().__init__(blocks, priority, kernel.pace)
+        super().__init__(prepared.blocks, priority, kernel.pace)
         self._function = kernel.function
-        self._arguments = arguments
-        self._shape = shape
-        self._shared_bytes = shared_bytes
+        self._prepared = prepared
 
     def call(self, begin: int, end: int, scratch: Scratch) -> int:
-        launch = scratch.describe(self._shape, begin, end, self._shared_bytes)
-        return self._function(self._arguments, launch)
+        launch = self._prepared
+        block = scratch.describe(launch.shape, begin, end, launch.shared_bytes)
+        return self._function(launch.arguments, block)
 
 
 class Copy(Operation):
