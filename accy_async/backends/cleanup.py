@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
-from accy_async.errors import AccyError, GraceExpired
+from accy_async.errors import DeviceError, GraceExpired
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -51,11 +51,17 @@ def raise_together(
             f"{what} failed, and so did its cleanup", [primary, *cleanup]
         )
     group = ExceptionGroup(f"{what}: cleanup failed", cleanup)
-    if isinstance(primary, (KeyboardInterrupt, SystemExit)):
-        group.__context__ = primary.__context__
-        primary.__context__ = group
-        raise primary
-    raise group from primary
+    if not isinstance(primary, (KeyboardInterrupt, SystemExit)):
+        raise group from primary
+    context = primary.__context__
+    try:
+        raise group
+    except ExceptionGroup:
+        # Raised from here, the interrupt has the group as its context, whatever
+        # the caller is handling; what it had before becomes the group's.
+        if context is not None:
+            group.__context__ = context
+        raise primary  # noqa: B904 - the interrupt is no consequence of the group
 
 
 def destroy_all(
@@ -70,8 +76,13 @@ def destroy_all(
 
     Returns:
         The names of those still in use, which the reaper holds now.
+
+    Raises:
+        BaseException: an interrupt that a destruction ended with, the first of
+            several, once all are destroyed.
     """
     busy = []
+    interrupt: BaseException | None = None
     for handle in handles:
         if not backend.is_alive(handle):
             continue
@@ -79,8 +90,12 @@ def destroy_all(
         try:
             if not backend.destroy(handle):
                 busy.append(name)
-        except AccyError as error:
+        except Exception as error:  # noqa: BLE001 - reported by the caller
             errors.append(error)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt
     return busy
 
 
@@ -119,23 +134,27 @@ class Cleanup:
         Cancellation: shielded from it, for the grace at most.
         """
         errors: list[Exception] = []
+        busy: list[str] = []
         settled: Exception | None = None
+        interrupt: BaseException | None = None
         try:
             if wait is not None:
                 settled = await self._backend.settle(wait, self._grace_s)
-        except BaseException as interrupt:
-            if primary is not None and interrupt.__context__ is None:
-                interrupt.__context__ = primary
-            raise
-        finally:
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interrupt = error
+        try:
             busy = destroy_all(self._backend, handles, errors)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interrupt = interrupt or error
         if isinstance(settled, TimeoutError):
             if busy:
                 errors.insert(0, GraceExpired(self._what, self._grace_s, busy))
-        elif settled is not None:
+        elif settled is not None and not _repeats(settled, primary):
             if busy:
                 settled.add_note(f"held by the reaper until idle: {', '.join(busy)}")
             errors.insert(0, settled)
+        if interrupt is not None:
+            primary = _overtake(primary, interrupt, errors)
         raise_together(self._what, primary, errors)
 
     async def exit(
@@ -161,3 +180,25 @@ class Cleanup:
             errors.append(error)
         if errors:
             raise_together(self._what, primary, errors)
+
+
+def _repeats(settled: Exception, primary: BaseException | None) -> bool:
+    """True where the wait told again of the very failure that ended the operation."""
+    return (
+        isinstance(settled, (DeviceError, ExceptionGroup))
+        and type(settled) is type(primary)
+        and repr(settled) == repr(primary)
+    )
+
+
+def _overtake(
+    primary: BaseException | None, interrupt: BaseException, errors: list[Exception]
+) -> BaseException:
+    """What leaves when the cleanup itself was interrupted; see rule 4."""
+    if isinstance(primary, (KeyboardInterrupt, SystemExit)):
+        return primary
+    if isinstance(primary, Exception):
+        errors.insert(0, primary)
+    elif interrupt.__context__ is None:
+        interrupt.__context__ = primary
+    return interrupt
