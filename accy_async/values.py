@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -25,8 +26,10 @@ __all__ = [
     "all_of",
     "enum",
     "field_name",
+    "frozenset_of",
     "instances",
     "integer",
+    "integers",
     "mapping_of_text",
     "member_of",
     "number",
@@ -38,6 +41,7 @@ __all__ = [
 ]
 
 U32_MAX = 2**32 - 1
+_NO_SEQUENCES = (str, bytes, bytearray, memoryview, AbstractSet, Mapping)
 _E = TypeVar("_E", bound=Enum)
 
 
@@ -109,7 +113,7 @@ def one_of(options: Iterable[object]) -> Validator:
     expected = "one of " + ", ".join(repr(option) for option in allowed)
 
     def check(instance: object, attribute: Attribute[object], value: object) -> None:
-        if value not in allowed:
+        if not any(isinstance(value, type(o)) and value == o for o in allowed):
             raise InvalidValue(field_name(instance, attribute), value, expected)
 
     return check
@@ -153,6 +157,36 @@ def tuple_of(*types: type, length: int | None = None, expected: str) -> Validato
     return check
 
 
+def integers(minimum: int, maximum: int, *, length: int) -> Validator:
+    """A tuple of so many integers (never bools), each within the bounds."""
+    expected = f"{length} integers from {minimum} to {maximum}"
+    shape = tuple_of(int, length=length, expected=expected)
+
+    def check(
+        instance: object, attribute: Attribute[object], value: tuple[int, ...]
+    ) -> None:
+        shape(instance, attribute, value)
+        if not all(minimum <= member <= maximum for member in value):
+            raise InvalidValue(field_name(instance, attribute), value, expected)
+
+    return check
+
+
+def frozenset_of(kind: type) -> Validator:
+    """A frozenset whose members are of the type."""
+    expected = f"a frozenset of {kind.__name__}"
+
+    def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        name = field_name(instance, attribute)
+        if not isinstance(value, frozenset):
+            raise InvalidType(name, value, expected)
+        for member in value:
+            if not isinstance(member, kind):
+                raise InvalidType(name, member, expected)
+
+    return check
+
+
 def mapping_of_text(*, expected: str = "a mapping from str to str") -> Validator:
     """A mapping whose keys and values are strings."""
 
@@ -175,7 +209,7 @@ def member_of(kind: type[_E], value: object) -> _E:
     """
     if not isinstance(value, kind):
         for member in kind:
-            if member.value == value:
+            if isinstance(value, type(member.value)) and member.value == value:
                 return member
     return cast("_E", value)
 
@@ -197,9 +231,14 @@ def enum(kind: type[Enum]) -> Validator:
 def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
     """Converter: lists and generators as tuples; what is neither, unchanged.
 
-    Text is left as it is for the validator to refuse: a string is seldom meant
-    as a sequence of characters.
+    Text and bytes are left as they are for the validator to refuse, being seldom
+    meant as sequences of their members; so are sets and mappings, whose order
+    means nothing.
     """
-    if isinstance(value, (tuple, str, bytes)) or not isinstance(value, Iterable):
+    if isinstance(value, (tuple, *_NO_SEQUENCES)):
         return cast("tuple[Any, ...]", value)
-    return tuple(value)
+    try:
+        members = iter(value)
+    except TypeError:
+        return cast("tuple[Any, ...]", value)
+    return tuple(members)

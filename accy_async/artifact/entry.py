@@ -233,12 +233,18 @@ class KernelCallRegistry:
     __slots__ = ("_by_key", "_entries")
 
     def __init__(self, entries: Iterable[KernelCallArtifact] = ()) -> None:
-        self._entries: tuple[KernelCallArtifact, ...] = tuple(entries)
+        self._entries: tuple[KernelCallArtifact, ...] = to_tuple(entries)
+        if not isinstance(self._entries, tuple):
+            raise InvalidType(
+                "KernelCallRegistry.entries", entries, "KernelCallArtifact values"
+            )
         self._by_key: dict[tuple[str, int, ArtifactFormat], KernelCallArtifact] = {}
         for index, entry in enumerate(self._entries):
             if not isinstance(entry, KernelCallArtifact):
                 raise InvalidType(
-                    f"KernelCallRegistry.entries[{index}]", entry, "a KernelCallArtifact"
+                    f"KernelCallRegistry.entries[{index}]",
+                    entry,
+                    "a KernelCallArtifact",
                 )
             key = (entry.target, entry.version, entry.format)
             if key in self._by_key:

@@ -66,7 +66,10 @@ def dtype_set_validator(
 def to_frozenset(value: Iterable[DType]) -> frozenset[DType]:
     """Converter: sets, lists and tuples as a frozenset; anything else unchanged."""
     if isinstance(value, (set, list, tuple)):
-        return frozenset(value)
+        try:
+            return frozenset(value)
+        except TypeError:  # a member that no set can hold
+            return cast("frozenset[DType]", value)
     return cast("frozenset[DType]", value)
 
 
@@ -132,13 +135,25 @@ class KernelArtifact:
     It holds no device resource: loading it gives a `LoadedArtifact`, which does.
     """
 
-    kernel_name: str
-    format: ArtifactFormat
-    argument_count: int
-    scalar_argument_count: int
-    payload: Payload = attrs.field(repr=show_payload)
-    push_constants: PushConstants | None = None
-    diagnostic_id: str | None = None
+    kernel_name: str = attrs.field(validator=text())
+    format: ArtifactFormat = attrs.field(
+        converter=artifact_format, validator=enum(ArtifactFormat)
+    )
+    argument_count: int = attrs.field(validator=integer(0, 4096))
+    scalar_argument_count: int = attrs.field(validator=integer(0, 4096))
+    payload: Payload = attrs.field(validator=payload_validator, repr=show_payload)
+    push_constants: PushConstants | None = attrs.field(
+        default=None, validator=optional(instances(PushConstants))
+    )
+    diagnostic_id: str | None = attrs.field(default=None, validator=optional(text()))
+
+    def __attrs_post_init__(self) -> None:
+        if self.scalar_argument_count > self.argument_count:
+            raise InvalidValue(
+                "KernelArtifact.scalar_argument_count",
+                self.scalar_argument_count,
+                f"at most argument_count={self.argument_count}",
+            )
 
     @classmethod
     def from_request(

@@ -12,13 +12,22 @@ from accy_async.artifact.geometry import Dim3, FixedLaunch
 from accy_async.artifact.kernel import ArtifactRequest
 from accy_async.artifact.requirements import DeviceFeatures, SubgroupFeatures
 from accy_async.dtypes import DType
-from accy_async.errors import CapabilityMismatch, UnsupportedOperation
-from accy_async.values import U32_MAX, enum, instances, integer, text, tuple_of
+from accy_async.errors import CapabilityMismatch, InvalidValue, UnsupportedOperation
+from accy_async.values import (
+    U32_MAX,
+    enum,
+    frozenset_of,
+    instances,
+    integer,
+    integers,
+    number,
+    text,
+)
 
 __all__ = ["Capabilities", "DeviceIdentity"]
 
 _COUNT = integer(0, 2**63 - 1)
-_DIM3 = tuple_of(int, length=3, expected="three integers")
+_DIM3 = integers(1, U32_MAX, length=3)
 
 
 @attrs.frozen(kw_only=True)
@@ -80,8 +89,12 @@ class Capabilities:
     """
 
     identity: DeviceIdentity = attrs.field(validator=instances(DeviceIdentity))
-    formats: frozenset[ArtifactFormat]
-    dtypes: frozenset[DType] = frozenset(DType)
+    formats: frozenset[ArtifactFormat] = attrs.field(
+        validator=frozenset_of(ArtifactFormat)
+    )
+    dtypes: frozenset[DType] = attrs.field(
+        default=frozenset(DType), validator=frozenset_of(DType)
+    )
     features: DeviceFeatures = attrs.field(
         factory=DeviceFeatures, validator=instances(DeviceFeatures)
     )
@@ -94,10 +107,19 @@ class Capabilities:
     max_shared_memory_bytes: int = attrs.field(default=48 << 10, validator=_COUNT)
     max_push_constant_bytes: int = attrs.field(default=0, validator=integer())
     priorities: tuple[int, int] = attrs.field(
-        default=(0, 0), validator=tuple_of(int, length=2, expected="(least, greatest)")
+        default=(0, 0), validator=integers(-(2**31), 2**31 - 1, length=2)
     )
     max_streams: int = attrs.field(default=16, validator=integer(1, U32_MAX))
-    timing_resolution_ns: float = 0.0
+    timing_resolution_ns: float = attrs.field(default=0.0, validator=number(0.0, 1e12))
+
+    def __attrs_post_init__(self) -> None:
+        least, greatest = self.priorities
+        if least < greatest:
+            raise InvalidValue(
+                "Capabilities.priorities",
+                self.priorities,
+                "the least urgent first, which has the higher number",
+            )
 
     @property
     def fingerprint(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio.lowlevel
 import attrs
@@ -42,7 +42,8 @@ def _intermediates(
 ) -> Sequence[BufferBinding] | None:
     if value is None:
         return None
-    if not isinstance(value, Sequence):
+    given = cast("object", value)
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         raise InvalidType(
             "PipelineLaunch.intermediates",
             value,

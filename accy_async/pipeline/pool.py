@@ -17,6 +17,7 @@ from accy_async.backends.completion import run_abandonable
 from accy_async.backends.handles import LoadedArtifact
 from accy_async.pipeline.model import KernelCallPipeline
 from accy_async.pipeline.resolved import ResolvedPipeline, resolve_pipeline
+from accy_async.values import instances
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -28,8 +29,8 @@ __all__ = ["PipelineArtifactPool", "PoolEntry", "load_pipeline_artifacts", "load
 class PoolEntry:
     """One stage's kernel: as an artifact, and as the device has it."""
 
-    artifact: KernelArtifact
-    loaded: LoadedArtifact
+    artifact: KernelArtifact = attrs.field(validator=instances(KernelArtifact))
+    loaded: LoadedArtifact = attrs.field(validator=instances(LoadedArtifact))
 
 
 class PipelineArtifactPool:

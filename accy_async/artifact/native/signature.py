@@ -14,7 +14,7 @@ import attrs
 from accy_async.artifact.native.abi import ABI_VERSION, MAX_ARGUMENTS
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidArtifact
-from accy_async.values import integer, one_of, text, tuple_of
+from accy_async.values import U32_MAX, enum, integer, integers, one_of, text, tuple_of
 
 __all__ = [
     "MAX_SIGNATURE_BYTES",
@@ -33,7 +33,7 @@ _IDENTIFIER = r"[A-Za-z_.$][A-Za-z0-9_.$]*"
 class BufferParameter:
     """A buffer that a kernel takes: its element type and how it is used."""
 
-    dtype: DType = attrs.field(validator=one_of(DType))
+    dtype: DType = attrs.field(validator=enum(DType))
     access: str = attrs.field(
         validator=one_of(("read_only", "write_only", "read_write"))
     )
@@ -57,7 +57,7 @@ class KernelSignature:
         validator=tuple_of(DType, expected="a tuple of DType")
     )
     threadgroup: tuple[int, int, int] = attrs.field(
-        validator=tuple_of(int, length=3, expected="three integers of at least 1")
+        validator=integers(1, U32_MAX, length=3)
     )
     shared_bytes: int = attrs.field(default=0, validator=integer(0, 1 << 30))
 
@@ -148,13 +148,13 @@ def _kernel(document: dict[str, object]) -> KernelSignature:
     threadgroup = cast("list[int]", document["threadgroup"])
     signature = KernelSignature(
         entry_name=cast("str", document["entry"]),
-        buffers=tuple(BufferParameter(DType(dtype), access) for dtype, access in buffers),
+        buffers=tuple(
+            BufferParameter(DType(dtype), access) for dtype, access in buffers
+        ),
         scalars=tuple(DType(dtype) for dtype in scalars),
         threadgroup=cast("tuple[int, int, int]", tuple(threadgroup)),
         shared_bytes=cast("int", document["shared_bytes"]),
     )
-    if min(signature.threadgroup) < 1:
-        raise ValueError(f"threadgroup {threadgroup}, expected at least 1 each")
     if len(signature.buffers) + len(signature.scalars) > MAX_ARGUMENTS:
         raise ValueError(f"more than {MAX_ARGUMENTS} arguments")
     return signature
