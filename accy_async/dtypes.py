@@ -107,10 +107,12 @@ class DType(str, Enum):
             InvalidValue: numpy's dtype has no counterpart (structured, complex,
                 object, text, or not in the machine's byte order).
         """
-        try:
-            wanted = np.dtype(dtype)  # type: ignore[call-overload]
-        except TypeError:
-            wanted = None
+        wanted = None
+        if dtype is not None:  # which numpy takes for its own default, float64
+            try:
+                wanted = np.dtype(dtype)  # type: ignore[call-overload]
+            except (TypeError, ValueError, SyntaxError):
+                wanted = None
         for member, name in _NUMPY.items():
             if wanted is not None and wanted == np.dtype(name):
                 return member
@@ -156,6 +158,11 @@ _STRUCT = {
 }
 
 
+def _bits(value: ScalarValue) -> ScalarValue | bytes:
+    """What two values share that are one: 0.0 and -0.0 are two, a nan is one."""
+    return struct.pack("<d", value) if isinstance(value, float) else value
+
+
 @attrs.frozen(slots=True, repr=False)
 class ScalarArgument:
     """One scalar kernel argument: a dtype and a value that it can hold.
@@ -168,13 +175,15 @@ class ScalarArgument:
       holds exactly, never bools;
     * BOOL takes bools only.
 
+    Arguments are equal where the kernel gets equal bits: 0.0 and -0.0 differ.
+
     Raises:
         InvalidType: the value is of another kind (also a TypeError).
         OutOfRange: the value does not fit (also an OverflowError).
     """
 
     dtype: DType
-    value: ScalarValue
+    value: ScalarValue = attrs.field(eq=_bits)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.dtype, DType):
@@ -282,7 +291,7 @@ def _convert(dtype: DType, given: object) -> ScalarValue:
             raise OutOfRange(
                 field, given, f"an integer from {dtype.minimum} to {dtype.maximum}"
             )
-        return value
+        return int(value)
     if not isinstance(value, (int, float)):
         raise InvalidType(field, given, f"a number that {dtype.value} holds")
     return _round_float(dtype, value, field, given)
@@ -292,12 +301,11 @@ def _to_python(given: object) -> object:
     """Numpy scalars and 0-d arrays as the Python object of the same value."""
     if type(given) in (int, float, bool):
         return given
-    if isinstance(given, np.ndarray):
-        array = cast("NDArray[np.generic]", given)
-        return array.item() if array.ndim == 0 else given
-    if isinstance(given, np.generic):
-        return given.item()
-    return given
+    if not isinstance(given, (np.ndarray, np.generic)):
+        return given
+    array = cast("NDArray[np.generic]", given)
+    # Dates and durations count as integers to numpy's item(), which they are not.
+    return given if array.ndim or array.dtype.kind in "mM" else array.item()
 
 
 def _round_float(dtype: DType, value: float, field: str, given: object) -> float:
