@@ -74,6 +74,37 @@ class Completion:
         else:
             await self._wait_asyncio()
 
+    def on_set(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call back on this event loop's thread once the signal is set.
+
+        At once if it is set already. It takes the place of a waiting task.
+
+        Returns:
+            A function that forgets the callback; to be called on this thread.
+
+        Raises:
+            RuntimeError: a task or another callback is waiting already.
+        """
+
+        def wake() -> None:
+            callback()
+
+        if sniffio.current_async_library() == "trio":
+            bell = _trio_bell()
+        else:
+            bell = _asyncio_bell(asyncio.get_running_loop())
+        waiter = _Waiter(bell, wake)
+
+        def forget() -> None:
+            if waiter.is_waiting:
+                waiter.is_waiting = False
+                self._unsubscribe()
+
+        if not self._subscribe(waiter):
+            waiter.is_waiting = False
+            callback()
+        return forget
+
     def _subscribe(self, waiter: _Waiter) -> bool:
         """Register the waiter; False if the signal is set already."""
         with self._lock:
@@ -151,6 +182,10 @@ class _Bell:
         self._lock = threading.Lock()
         self._is_rung = False
         self._is_closed = False
+        self._thread = threading.get_ident()
+
+    def move_here(self) -> None:
+        """Say that the loop runs on this thread, which asyncio's may change."""
         self._thread = threading.get_ident()
 
     def post(self, waiter: _Waiter) -> None:
@@ -256,6 +291,7 @@ def _asyncio_bell(loop: asyncio.AbstractEventLoop) -> _Bell:
     bell = _ASYNCIO_BELLS.get(loop)
     if bell is None:
         bell = _ASYNCIO_BELLS[loop] = _open_asyncio_bell(loop)
+    bell.move_here()
     return bell
 
 
