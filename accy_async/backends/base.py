@@ -33,6 +33,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import anyio
+import anyio.lowlevel
 
 from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact
@@ -46,9 +47,14 @@ from accy_async.backends.handles import (
 )
 from accy_async.backends.hooks import BackendHooks, EventState, StreamState
 from accy_async.backends.hostmemory import host_bytes
-from accy_async.backends.lifetimes import Reaper, Resource, ResourceTable, Timeline
+from accy_async.backends.lifetimes import (
+    Mark,
+    Reaper,
+    Resource,
+    ResourceTable,
+    Timeline,
+)
 from accy_async.errors import (
-    AccyError,
     DeviceError,
     DeviceLost,
     ForkedProcess,
@@ -88,7 +94,8 @@ class Backend(BackendHooks):
         self._table = ResourceTable(kind, self._free)
         self._reaper = Reaper(self._table)
         self._default = self._open_stream(0, "the default stream")
-        self._lost: DeviceError | None = None
+        self._lost: DeviceLost | None = None
+        self._is_loss_told = False
         self._is_closed = False
         self._is_forked = False
         _BACKENDS.add(self)
@@ -355,6 +362,11 @@ class Backend(BackendHooks):
             times.append(state.time_ns)
         return times[1] - times[0]
 
+    def mark(self, stream: StreamHandle | None = None) -> Mark:
+        """The point that the stream's submitted work has come to; opens nothing."""
+        timeline = self._stream(stream).timeline
+        return Mark(timeline, timeline.submitted)
+
     # Launching
 
     def launch(self, request: LaunchRequest) -> None:
@@ -391,7 +403,7 @@ class Backend(BackendHooks):
         Cancellation: only the wait stops; the work goes on.
         """
         self._check("wait_stream")
-        await self._wait_timeline(self._stream(stream).timeline)
+        await self._wait_mark(self.mark(stream))
 
     async def wait_default_stream(self) -> None:
         """Return once the work now submitted to the default stream is done.
@@ -402,7 +414,7 @@ class Backend(BackendHooks):
         Cancellation: only the wait stops; the work goes on.
         """
         self._check("wait_default_stream")
-        await self._wait_timeline(self._default.timeline)
+        await self._wait_mark(self.mark(None))
 
     async def wait_event(self, event: EventHandle) -> None:
         """Return once the event's last recorded point is reached.
@@ -415,7 +427,23 @@ class Backend(BackendHooks):
         """
         self._check("wait_event")
         timeline, position = _mark_of(self._table.get(event), "wait_event")
-        await self._wait_until(timeline, position)
+        await self._wait_mark(Mark(timeline, position))
+
+    async def wait_buffer(self, buffer: BufferHandle) -> None:
+        """Return once the work now submitted that uses the buffer is done.
+
+        Raises:
+            DeviceError: some of it failed.
+            ExceptionGroup: work failed on several streams.
+            InvalidBuffer: the buffer is not alive.
+
+        Cancellation: only the wait stops; the work goes on.
+        """
+        self._check("wait_buffer")
+        uses = self._table.get(buffer).last_uses()
+        if not uses:
+            await anyio.lowlevel.checkpoint()
+        await self._wait_marks(uses)
 
     async def wait_device(self) -> None:
         """Return once the work now submitted to every stream is done.
@@ -427,11 +455,31 @@ class Backend(BackendHooks):
         Cancellation: only the wait stops; the work goes on.
         """
         self._check("wait_device")
-        marks = [(line, line.submitted) for line in self._timelines()]
+        await self._wait_marks(
+            [Mark(line, line.submitted) for line in self._timelines()]
+        )
+
+    async def wait_open_streams(self) -> None:
+        """`wait_device`, but for streams destroyed already.
+
+        Whoever destroyed a busy stream had its grace to wait for it.
+        """
+        self._check("wait_open_streams")
+        retired = {resource.timeline for resource in self._table.retired()}
+        await self._wait_marks(
+            [
+                Mark(line, line.submitted)
+                for line in self._timelines()
+                if line not in retired
+            ]
+        )
+
+    async def _wait_marks(self, marks: list[Mark]) -> None:
+        """Wait for every mark, then raise what failed at any of them."""
         errors: list[Exception] = []
-        for timeline, position in marks:
+        for mark in marks:
             try:
-                await self._wait_until(timeline, position)
+                await self._wait_mark(mark)
             except DeviceError as error:
                 errors.append(error)
                 if isinstance(error, DeviceLost):
@@ -441,13 +489,13 @@ class Backend(BackendHooks):
         if errors:
             raise ExceptionGroup("several streams failed", errors)
 
-    async def _wait_timeline(self, timeline: Timeline) -> None:
-        await self._wait_until(timeline, timeline.submitted)
-
-    async def _wait_until(self, timeline: Timeline, position: int) -> None:
+    async def _wait_mark(self, mark: Mark) -> None:
         """Wait, and free what the wait showed to be idle before anybody looks."""
         try:
-            await timeline.wait(position)
+            await mark.wait()
+        except DeviceLost:
+            self._is_loss_told = True
+            raise
         finally:
             self._table.sweep()
 
@@ -502,9 +550,13 @@ class Backend(BackendHooks):
         """How messages name the object of a living handle."""
         return self._table.get(handle).name
 
-    def live_objects(self) -> dict[str, int]:
-        """Objects not freed yet, by kind, those that the reaper holds included."""
-        return self._table.counts()
+    def live_objects(self, since_id: int = 1) -> dict[str, int]:
+        """Objects not freed yet, by kind, those that the reaper holds included.
+
+        Args:
+            since_id: count only those with ids from this one.
+        """
+        return self._table.counts(since_id)
 
     @property
     def reaper(self) -> Reaper:
@@ -515,6 +567,15 @@ class Backend(BackendHooks):
     def is_healthy(self) -> bool:
         """True while the backend is open and its device answers."""
         return not (self._is_closed or self._is_forked) and self._lost is None
+
+    def untold_loss(self) -> DeviceLost | None:
+        """The loss of the device, if no call or wait has raised it yet."""
+        if self._lost is None or self._is_loss_told:
+            return None
+        self._is_loss_told = True
+        lost = self._lost.copy()
+        lost.__cause__ = self._lost.__cause__
+        return lost
 
     def close(self) -> None:
         """Destroy every object left, newest first, and refuse further calls.
@@ -542,11 +603,16 @@ class Backend(BackendHooks):
         """
         leftovers = self._table.living(first_id)
         errors: list[Exception] = []
+        interrupt: BaseException | None = None
         for resource in leftovers:
             try:
                 self.destroy(resource.handle)
-            except AccyError as error:
+            except Exception as error:  # noqa: BLE001 - raised below, all together
                 errors.append(error)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = interrupt or error
+        if interrupt is not None:
+            raise interrupt
         if errors:
             raise ExceptionGroup("some objects could not be destroyed", errors)
         return len(leftovers)
@@ -572,6 +638,7 @@ class Backend(BackendHooks):
         if self._is_closed:
             raise SessionClosed(f"{call}: the backend is closed")
         if self._lost is not None:
+            self._is_loss_told = True
             raise self._lost.copy() from self._lost.__cause__
 
     def _lose(self, cause: DeviceError) -> None:

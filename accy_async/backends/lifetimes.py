@@ -24,6 +24,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import attrs
+
 from accy_async.backends.completion import Completion
 from accy_async.backends.handles import (
     BufferHandle,
@@ -45,7 +47,7 @@ from accy_async.errors import (
 if TYPE_CHECKING:
     from accy_async.artifact.formats import BackendKind
 
-__all__ = ["Reaper", "Resource", "ResourceTable", "Timeline", "kind_of"]
+__all__ = ["Mark", "Reaper", "Resource", "ResourceTable", "Timeline", "kind_of"]
 
 _FAILURES_KEPT = 64
 
@@ -121,7 +123,8 @@ class Timeline:
     def lose(self, error: DeviceError) -> None:
         """The device is gone: every wait, now and later, raises ``error``."""
         with self._lock:
-            self._lost = error
+            if self._lost is None:
+                self._lost = error
             self.completed = self.submitted
             waiters, self._waiters = self._waiters, []
         for _, completion in waiters:
@@ -170,9 +173,17 @@ class Timeline:
 
         Cancellation: only the wait stops.
         """
+        await self.wait_reached(position)
+        self.raise_at(position)
+
+    async def wait_reached(self, position: int) -> None:
+        """Return once every operation up to ``position`` has ended, in any way.
+
+        Cancellation: only the wait stops.
+        """
         completion = Completion()
         with self._lock:
-            if self.completed >= position:
+            if self.completed >= position or self._lost is not None:
                 completion.set()
             else:
                 self._waiters.append((position, completion))
@@ -182,7 +193,27 @@ class Timeline:
             with self._lock:
                 self._waiters = [w for w in self._waiters if w[1] is not completion]
             raise
-        self.raise_at(position)
+
+
+@attrs.frozen
+class Mark:
+    """A point in a stream's work."""
+
+    timeline: Timeline
+    position: int
+
+    @property
+    def is_reached(self) -> bool:
+        """True where the stream has come this far."""
+        return self.timeline.completed >= self.position
+
+    async def wait(self) -> None:
+        """Return once the stream has come this far; see `Timeline.wait`."""
+        await self.timeline.wait(self.position)
+
+    async def wait_reached(self) -> None:
+        """The same, without raising what failed; see `Timeline.wait_reached`."""
+        await self.timeline.wait_reached(self.position)
 
 
 class Resource:
@@ -228,6 +259,14 @@ class Resource:
         if self.timeline is not None and not self.timeline.is_idle:
             return True
         return any(line.completed < at for line, at in list(self.uses.items()))
+
+    def last_uses(self) -> list[Mark]:
+        """The last use on each stream that has not come past it."""
+        return [
+            Mark(line, at)
+            for line, at in list(self.uses.items())
+            if line.completed < at or line.error_at(at) is not None
+        ]
 
     def touch(self, timeline: Timeline, position: int) -> None:
         """Say that the operation at this position uses the object."""
@@ -313,10 +352,13 @@ class ResourceTable:
         with self._lock:
             if self._live.pop(handle.id, None) is None:
                 raise _INVALID[resource.kind](f"{resource.name} was destroyed")
+            # Retired first, looked at then: who completes the last use meanwhile
+            # finds it here, or it is idle for us to see.
+            self._retired[handle.id] = resource
             if resource.is_busy and not self._is_lost:
                 resource.is_retired = True
-                self._retired[handle.id] = resource
                 return False
+            del self._retired[handle.id]
         self._free(resource)
         return True
 

@@ -79,6 +79,7 @@ CALL_KINDS = (
     "wait_stream",
     "wait_event",
     "wait_default_stream",
+    "wait_buffer",
     "wait_device",
 )
 """The calls that are recorded, and that `RecordingBackend.fail` can make fail."""
@@ -89,6 +90,7 @@ class SyncScope(str, Enum):
 
     STREAM = "stream"
     EVENT = "event"
+    BUFFER = "buffer"
     DEFAULT_STREAM = "default_stream"
     DEVICE = "device"
 
@@ -421,10 +423,20 @@ class RecordingBackend(Backend):
         self._note_wait("wait_default_stream", SyncScope.DEFAULT_STREAM)
         await super().wait_default_stream()
 
+    async def wait_buffer(self, buffer: BufferHandle) -> None:
+        """Record the call; see `Backend.wait_buffer`."""
+        self._note_wait("wait_buffer", SyncScope.BUFFER, buffer)
+        await super().wait_buffer(buffer)
+
     async def wait_device(self) -> None:
         """Record the call; see `Backend.wait_device`."""
         self._note_wait("wait_device", SyncScope.DEVICE)
         await super().wait_device()
+
+    async def wait_open_streams(self) -> None:
+        """Record the call as ``wait_device``; see `Backend.wait_open_streams`."""
+        self._note_wait("wait_device", SyncScope.DEVICE)
+        await super().wait_open_streams()
 
     # Hooks
 

@@ -8,49 +8,11 @@ import pytest
 from accy_async.artifact import ArtifactFormat
 from accy_async.backends.cpu import CpuBackend
 from accy_async.backends.handles import BufferBinding
-from accy_async.compiler.kernels import TILE, reference_scan
-from accy_async.compiler.kernels.catalogue import LIBRARY_VERSION, cpu_registry
+from accy_async.compiler.kernels import reference_scan, scan_pipeline
+from accy_async.compiler.kernels.catalogue import cpu_registry
 from accy_async.dtypes import DType, ScalarArgument
-from accy_async.pipeline import (
-    CeilDiv,
-    Forward,
-    Intermediate,
-    KernelCallPipeline,
-    Operand,
-    PipelineIntermediate,
-    PipelineLaunch,
-    PipelineStage,
-    Result,
-    launch_pipeline,
-)
+from accy_async.pipeline import PipelineLaunch, launch_pipeline
 from tests.compiler.harness import assert_same_bits
-
-
-def scan_pipeline(dtype: DType) -> KernelCallPipeline:
-    """``result = inclusive scan of operand``; the scalar is the length, a u32."""
-    tiles = CeilDiv(argument_index=0, divisor=TILE)
-    buffers = {
-        "block_scan": (Result(0), Operand(0), Intermediate(0)),
-        "sums_scan": (Intermediate(1), Intermediate(0)),
-        "add_base": (Result(0), Intermediate(1)),
-    }
-    return KernelCallPipeline(
-        target="accy.kernel.scan",
-        version=LIBRARY_VERSION,
-        operand_count=1,
-        result_count=1,
-        stages=tuple(
-            PipelineStage(
-                target=f"accy.kernel.scan.{name}",
-                version=LIBRARY_VERSION,
-                buffers=references,
-                scalars=(tiles if name == "sums_scan" else Forward(0),),
-            )
-            for name, references in buffers.items()
-        ),
-        intermediates=(PipelineIntermediate(dtype=dtype, extent=tiles),) * 2,
-        runtime_scalar_argument_count=1,
-    )
 
 
 @pytest.mark.anyio

@@ -8,7 +8,9 @@ from accy_async.compiler.kernels.elementwise import (
     fill,
 )
 from accy_async.compiler.kernels.library import TILE, LibraryKernel
+from accy_async.compiler.kernels.pipelines import LIBRARY_VERSION, scan_pipeline
 from accy_async.compiler.kernels.scan import (
+    MAX_SCAN_LENGTH,
     SCAN_DTYPES,
     add_base,
     block_scan,
@@ -19,6 +21,8 @@ from accy_async.compiler.kernels.scan import (
 
 __all__ = [
     "ARITHMETIC_DTYPES",
+    "LIBRARY_VERSION",
+    "MAX_SCAN_LENGTH",
     "SCAN_DTYPES",
     "TILE",
     "LibraryKernel",
@@ -30,5 +34,6 @@ __all__ = [
     "fill",
     "reference_scan",
     "scan_additions",
+    "scan_pipeline",
     "sums_scan",
 ]

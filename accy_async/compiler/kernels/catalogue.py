@@ -27,6 +27,7 @@ from accy_async.compiler.kernels.elementwise import (
     fill,
 )
 from accy_async.compiler.kernels.library import LibraryKernel
+from accy_async.compiler.kernels.pipelines import LIBRARY_VERSION
 from accy_async.compiler.kernels.scan import (
     SCAN_DTYPES,
     add_base,
@@ -37,8 +38,6 @@ from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue, UnsupportedOperation
 
 __all__ = ["LIBRARY_VERSION", "cpu_registry", "library_entries", "library_kernels"]
-
-LIBRARY_VERSION = 1
 
 
 @functools.cache

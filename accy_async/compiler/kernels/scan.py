@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "MAX_SCAN_LENGTH",
     "SCAN_DTYPES",
     "add_base",
     "block_scan",
@@ -49,6 +50,9 @@ __all__ = [
     "scan_additions",
     "sums_scan",
 ]
+
+MAX_SCAN_LENGTH = 2**31
+"""The longest array a scan takes, in elements."""
 
 SCAN_DTYPES = (DType.F32, DType.F64, DType.I32, DType.I64, DType.U32, DType.U64)
 

@@ -1,0 +1,83 @@
+"""The backends there are, which of them can run here, and opening one by name."""
+
+from __future__ import annotations
+
+import attrs
+
+from accy_async.artifact.formats import BackendKind
+from accy_async.backends.base import DEFAULT_GRACE_S, Backend
+from accy_async.backends.capabilities import Capabilities
+from accy_async.errors import AccyError, BackendUnavailable, InvalidValue
+
+__all__ = ["BACKEND_NAMES", "BackendStatus", "backend_statuses", "open_backend"]
+
+_PREFERENCE = ("cpu",)
+"""What ``auto`` tries, best first."""
+
+BACKEND_NAMES = ("auto", *_PREFERENCE, "recording")
+"""What `open_backend` takes."""
+
+
+@attrs.frozen(kw_only=True)
+class BackendStatus:
+    """Whether a backend can run here.
+
+    Attributes:
+        name: what `open_backend` calls it.
+        capabilities: its device and what that can do; None if it cannot run.
+        reason: why it cannot run, and what to do about it; empty if it can.
+    """
+
+    name: str
+    capabilities: Capabilities | None
+    reason: str = ""
+
+    @property
+    def is_available(self) -> bool:
+        """True where `open_backend` would succeed."""
+        return self.capabilities is not None
+
+
+def open_backend(name: str = "auto", *, grace_s: float = DEFAULT_GRACE_S) -> Backend:
+    """Open a backend by name; ``auto`` takes the best that runs here.
+
+    Raises:
+        InvalidValue: there is no backend of that name.
+        BackendUnavailable: it cannot run here; the message says why and what to
+            do.
+    """
+    if name == "recording":
+        from accy_async.backends.recording import RecordingBackend
+
+        return RecordingBackend(BackendKind.CPU, grace_s=grace_s)
+    if name == "cpu":
+        from accy_async.backends.cpu import CpuBackend
+
+        return CpuBackend(grace_s=grace_s)
+    if name == "auto":
+        reasons = []
+        for candidate in _PREFERENCE:
+            try:
+                return open_backend(candidate, grace_s=grace_s)
+            except AccyError as error:
+                reasons.append(f"{candidate}: {error}")
+        raise BackendUnavailable("no backend can run here; " + "; ".join(reasons))
+    raise InvalidValue(
+        "open_backend.name", name, "one of " + ", ".join(map(repr, BACKEND_NAMES))
+    )
+
+
+def backend_statuses() -> tuple[BackendStatus, ...]:
+    """Every backend that drives a device, in the order ``auto`` prefers them."""
+    statuses = []
+    for name in _PREFERENCE:
+        try:
+            backend = open_backend(name)
+        except AccyError as error:
+            statuses.append(
+                BackendStatus(name=name, capabilities=None, reason=str(error))
+            )
+        else:
+            statuses.append(BackendStatus(name=name, capabilities=backend.capabilities))
+            backend.close()
+    return tuple(statuses)
