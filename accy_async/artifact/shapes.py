@@ -9,7 +9,15 @@ import attrs
 from accy_async.artifact.geometry import u32_argument
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidValue, LaunchArgumentMismatch
-from accy_async.values import U32_MAX, instances, integer, optional, text, to_tuple, tuple_of
+from accy_async.values import (
+    U32_MAX,
+    instances,
+    integer,
+    optional,
+    text,
+    to_tuple,
+    tuple_of,
+)
 
 __all__ = ["ShapeBounds", "ShapeDimension", "ShapeProfile"]
 
