@@ -160,10 +160,17 @@ class RecordingDevice(Device):
     def hold(self, stream: StreamHandle | None = None) -> Callable[[], None]:
         # By an event of a stream of its own, so that holds can follow each other.
         gate, event = self._free.pop()
+        # By its state, since it must go on after the handle was destroyed.
+        state = self.recording._recording_stream(gate)
         self.recording.hold(gate)
         self.recording.record_event(event, gate)
         self.recording.stream_wait_event(stream, event)
-        return lambda: self.recording.release(gate)
+
+        def release() -> None:
+            state.is_held = False
+            self.recording._pump()
+
+        return release
 
     def fail(
         self,
