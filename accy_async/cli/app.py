@@ -1,0 +1,183 @@
+"""The commands and their options, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.validators import Number
+
+from accy_async import __version__, run
+from accy_async.backends.catalogue import BACKEND_NAMES
+from accy_async.cli.devices import (
+    NOT_IN_THIS_VERSION,
+    device_rows,
+    devices_document,
+)
+from accy_async.cli.devices import show as show_devices
+from accy_async.cli.exits import ExitCode, UsageError
+from accy_async.cli.terminal import (
+    Interrupts,
+    console,
+    leave_broken_pipe,
+    report_error,
+    write_json,
+)
+from accy_async.errors import BackendUnavailable
+
+__all__ = ["run_command"]
+
+_HELP = """Run kernels as structured concurrency: see what can run here, and see it run.
+
+Exit codes:
+  0    all is well
+  1    a check failed: a result is wrong, or something was left
+  2    an option or an input file cannot be used
+  3    no backend, or not the one asked for, can run here
+  4    the device or the system failed
+  70   a fault of accy_async itself
+  130  interrupted (143: killed politely)
+"""
+
+_MACHINES = Group("For machines and for finding faults", sort_key=2)
+_FLAG = Parameter(negative="", group=_MACHINES, show_default=False)
+Json = Annotated[bool, _FLAG]
+Traceback = Annotated[bool, _FLAG]
+
+
+def devices(*, json: Json = False, traceback: Traceback = False) -> int:
+    """Show what is here, what can run, and why the rest cannot.
+
+    Parameters
+    ----------
+    json: bool
+        Print one JSON document and nothing else.
+    traceback: bool
+        Show where an error came from.
+    """
+    del traceback
+    rows = device_rows()
+    if json:
+        write_json(devices_document(rows))
+    else:
+        console().print(show_devices(rows))
+    can_run = any(row.is_available and row.is_device for row in rows)
+    return ExitCode.OK if can_run else ExitCode.NO_BACKEND
+
+
+def demo(
+    *,
+    backend: str = "auto",
+    length: Annotated[int | None, Parameter(validator=Number(gte=0, lte=2**31))] = None,
+    input: Path | None = None,  # noqa: A002 - the option is called --input
+    launches: Annotated[int, Parameter(validator=Number(gte=1, lte=100_000))] = 64,
+    streams: Annotated[int, Parameter(validator=Number(gte=1, lte=256))] = 4,
+    loop: Literal["asyncio", "trio", "uvloop"] = "asyncio",
+    json: Json = False,
+    traceback: Traceback = False,
+) -> int:
+    """Scan values natively, check them, cancel a launch, and show nothing is left.
+
+    A three-stage scan pipeline is launched many times from a loaded pool, on
+    several streams, and timed beside numpy.
+
+    Parameters
+    ----------
+    backend: str
+        What to run on: auto (the best here), cpu, or recording (executes nothing).
+    length: int
+        How many values of the made-up sensor signal to scan; 10,000,000 if left out.
+    input: Path
+        A .npy file to scan instead: one dimension of float32, int32 or uint32.
+    launches: int
+        How often to scan them.
+    streams: int
+        On how many streams.
+    loop: str
+        The event loop.
+    json: bool
+        Print one JSON document and nothing else.
+    traceback: bool
+        Show where an error came from.
+    """
+    del traceback
+    from accy_async.cli.demo import DemoOptions, run_demo
+    from accy_async.cli.demo.progress import Bar, Silence
+    from accy_async.cli.demo.report import demo_document, exit_code
+    from accy_async.cli.demo.report import show as show_demo
+
+    if input is not None and length is not None:
+        raise UsageError("--length is for the made-up signal, not for --input")
+    _check_backend(backend)
+    options = DemoOptions(
+        backend=backend,
+        length=DemoOptions().length if length is None else length,
+        input=input,
+        launches=launches,
+        streams=streams,
+        loop=loop,
+    )
+    interrupts = Interrupts()
+    errors = console(stderr=True)
+    with Bar(errors) as bar:
+        watcher = Silence() if json else bar
+        try:
+            outcome = run(interrupts.run, lambda: run_demo(options, watcher), loop=loop)
+        except ImportError as error:
+            if loop != "uvloop" or error.name != "uvloop":
+                raise
+            raise UsageError("--loop uvloop: it is not installed") from error
+        except BaseException:
+            if interrupts.signum is None:
+                raise
+            return interrupts.exit_code
+    if json:
+        write_json(demo_document(outcome))
+    else:
+        console().print(show_demo(outcome))
+    return exit_code(outcome)
+
+
+def _check_backend(name: str) -> None:
+    if name in BACKEND_NAMES:
+        return
+    if name in ("cuda", "vulkan"):
+        raise BackendUnavailable(f"--backend {name}: {NOT_IN_THIS_VERSION}")
+    raise UsageError(f"--backend {name}: there are {', '.join(BACKEND_NAMES)}")
+
+
+def _app() -> App:
+    app = App(
+        name="accy-async",
+        help=_HELP,
+        version=f"accy-async {__version__}",
+        help_format="plaintext",
+    )
+    app.command(devices)
+    app.command(demo)
+    return app
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments; returns the exit code."""
+    as_json, with_traceback = "--json" in arguments, "--traceback" in arguments
+    try:
+        command, bound, *_ = _app().parse_args(
+            list(arguments), print_error=False, exit_on_error=False
+        )
+        code = command(*bound.args, **bound.kwargs)
+        sys.stdout.flush()
+    except CycloptsError as error:
+        text = " ".join(str(error).split())
+        usage = UsageError(f"{text} (accy-async --help says more)")
+        return report_error(usage, as_json=as_json, with_traceback=with_traceback)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        return leave_broken_pipe()
+    except Exception as error:  # noqa: BLE001 - said in one line, with an exit code
+        return report_error(error, as_json=as_json, with_traceback=with_traceback)
+    return code if isinstance(code, int) else ExitCode.OK
