@@ -79,9 +79,10 @@ def destroy_all(
 
     Raises:
         BaseException: an interrupt that a destruction ended with, the first of
-            several, once all are destroyed.
+            several, once all are destroyed; with what was refused attached.
     """
     busy = []
+    refused: list[Exception] = []
     interrupt: BaseException | None = None
     for handle in handles:
         if not backend.is_alive(handle):
@@ -91,11 +92,12 @@ def destroy_all(
             if not backend.destroy(handle):
                 busy.append(name)
         except Exception as error:  # noqa: BLE001 - reported by the caller
-            errors.append(error)
+            refused.append(error)
         except BaseException as error:  # noqa: BLE001 - raised below
             interrupt = interrupt or error
     if interrupt is not None:
-        raise interrupt
+        raise_together("destroying", interrupt, refused)
+    errors += refused
     return busy
 
 

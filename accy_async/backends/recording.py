@@ -618,15 +618,16 @@ class RecordingBackend(Backend):
             self.calls.append(record)
         if self.on_call is not None:
             self.on_call(record)
-        for failure in self._failures:
-            if failure.kind in ("*", kind):
-                failure.countdown -= 1
-                if failure.countdown == 0:
-                    self._failures.remove(failure)
-                    if failure.kind == "*" and isinstance(failure.error, _AnyError):
-                        return _usual_error(kind)
-                    return failure.error
-        return None
+        matching = [one for one in self._failures if one.kind in ("*", kind)]
+        for failure in matching:
+            failure.countdown -= 1
+        due = [one for one in matching if one.countdown <= 0]
+        if not due:
+            return None
+        self._failures.remove(due[0])
+        if due[0].kind == "*" and isinstance(due[0].error, _AnyError):
+            return _usual_error(kind)
+        return due[0].error
 
 
 class _AnyError(AccyError):
