@@ -1,0 +1,141 @@
+"""Scan and add on the CPU backend against numpy, on the same ten million values.
+
+Rates count each value read once and each result written once; launch and wake-up
+are in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import attrs
+import numpy as np
+
+from accy_async import ArtifactFormat, DeviceArray, DType, ScalarArgument, open_session
+from accy_async.artifact.native.host import core_count
+from accy_async.backends import LaunchRequest
+from accy_async.backends.cpu import CpuBackend
+from accy_async.compiler.kernels import scan_pipeline
+from accy_async.compiler.kernels.catalogue import cpu_registry
+from accy_async.pipeline import (
+    PipelineLaunch,
+    allocate_pipeline_intermediates,
+    submit_pipeline,
+)
+from benchmarks.measuring import Figure, show
+
+LENGTH = 10_000_000
+_TARGETS = (
+    "accy.kernel.add",
+    "accy.kernel.scan.block_scan",
+    "accy.kernel.scan.sums_scan",
+    "accy.kernel.scan.add_base",
+)
+
+Work = Callable[[], Awaitable[object]]
+
+
+@attrs.frozen
+class _Device:
+    add: Work
+    scan: Work
+    arrays: tuple[DeviceArray, ...]  # an array is freed with its last reference
+
+
+async def _open(stack: AsyncExitStack, workers: int, values: np.ndarray) -> _Device:
+    session = await stack.enter_async_context(open_session(CpuBackend(workers=workers)))
+    backend, length = session.backend, ScalarArgument.u32(len(values))
+    registry = cpu_registry(targets=_TARGETS)
+    source = await session.upload(values)
+    result = await session.upload(np.zeros_like(values))
+
+    entry = registry.get("accy.kernel.add", 1, ArtifactFormat.CPU_MACHINE_CODE)
+    artifact = backend.create_artifact(entry.artifact_request(None))
+    add = LaunchRequest(
+        artifact=artifact,
+        loaded=backend.load_artifact(artifact),
+        buffers=(result.binding(), source.binding(), source.binding()),
+        scalars=(length,),
+        geometry=entry.launch.geometry((length,)),
+    )
+    pipeline = scan_pipeline(DType.F32)
+    pool = await session.load_pipeline(pipeline, registry)
+    scratch = await allocate_pipeline_intermediates(backend, pipeline, (length,))
+    scan = PipelineLaunch(
+        pipeline=pipeline,
+        registry=registry,
+        format=ArtifactFormat.CPU_MACHINE_CODE,
+        operands=(source.binding("read_only"),),
+        results=(result.binding(),),
+        runtime_scalar_arguments=(length,),
+        artifacts=pool,
+        intermediates=scratch,
+    )
+
+    async def run_add() -> None:
+        backend.launch(add)
+        await backend.wait_default_stream()
+
+    async def run_scan() -> None:
+        submit_pipeline(backend, scan)
+        await backend.wait_default_stream()
+
+    return _Device(run_add, run_scan, (source, result))
+
+
+async def _measure(rounds: int) -> None:
+    values = np.random.default_rng(1).standard_normal(LENGTH, dtype=np.float32)
+    out = np.zeros_like(values)
+    cores = core_count()
+
+    async def numpy_add() -> None:
+        np.add(values, values, out=out)
+
+    async def numpy_scan() -> None:
+        np.cumsum(values, out=out)
+
+    async with AsyncExitStack() as stack:
+        one = await _open(stack, 1, values)
+        all_ = await _open(stack, cores, values)
+        adds: dict[str, Work] = {
+            "numpy.add": numpy_add,
+            "add, 1 worker": one.add,
+            f"add, {cores} workers": all_.add,
+        }
+        scans: dict[str, Work] = {
+            "numpy.cumsum": numpy_scan,
+            "scan, 1 worker": one.scan,
+            f"scan, {cores} workers": all_.scan,
+        }
+        # numpy.add reads one array here, as ours does: both read it twice.
+        for title, works, moved in (("Add", adds, 3), ("Inclusive scan", scans, 2)):
+            figures = await _in_rounds(works, rounds, moved * values.nbytes)
+            show(
+                f"{title} of {LENGTH:,} f32",
+                figures,
+                unit="GB/s",
+                more_is_better=True,
+            )
+
+
+async def _in_rounds(works: dict[str, Work], rounds: int, moved: int) -> list[Figure]:
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 3):
+        for name, work in works.items():
+            started = time.perf_counter()
+            await work()
+            took = time.perf_counter() - started
+            if number >= 3:  # a kernel's pace is learned in its first runs
+                taken[name].append(moved / took / 1e9)
+    return [Figure(name, tuple(samples)) for name, samples in taken.items()]
+
+
+def main(rounds: int = 21) -> None:
+    asyncio.run(_measure(rounds))
+
+
+if __name__ == "__main__":
+    main()
