@@ -41,16 +41,23 @@ class Pace:
     """What one block of a kernel costs, learned from its runs.
 
     Written by several threads without a lock: a lost update costs nothing.
+
+    Attributes:
+        ns_per_block: what a block costs; 0 before the first run.
+        is_doubtful: True where a run seemed longer than that, so that the next
+            should be measured.
     """
 
-    __slots__ = ("_trusted_blocks", "ns_per_block")
+    __slots__ = ("_trusted_blocks", "is_doubtful", "ns_per_block")
 
     def __init__(self) -> None:
         self.ns_per_block = 0.0
+        self.is_doubtful = False
         self._trusted_blocks = 1
 
     def learn(self, blocks: int, cpu_ns: int) -> None:
         """Take a run of so many blocks into account."""
+        self.is_doubtful = False
         known = self.ns_per_block
         if known and cpu_ns < _LEAST_CHUNK_NS:
             return
