@@ -13,6 +13,7 @@ from accy_async.artifact.formats import ArtifactFormat, artifact_format
 from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.handles import BufferBinding, Handle, StreamHandle
 from accy_async.backends.launch import LaunchRequest
+from accy_async.backends.loading import load_entry
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.pipeline.intermediates import (
@@ -21,7 +22,7 @@ from accy_async.pipeline.intermediates import (
     intermediate_byte_size,
 )
 from accy_async.pipeline.model import KernelCallPipeline, Operand, Result
-from accy_async.pipeline.pool import PipelineArtifactPool, PoolEntry, load_stage
+from accy_async.pipeline.pool import PipelineArtifactPool, PoolEntry
 from accy_async.pipeline.resolved import (
     ResolvedPipeline,
     StageLaunch,
@@ -272,7 +273,7 @@ async def _launch_owning(
             if request.artifacts is not None:
                 entry = request.artifacts.entries[index]
             else:
-                entry = await load_stage(
+                entry = await load_entry(
                     backend,
                     prepared.resolved.stages[index].entry,
                     request.diagnostic_id,

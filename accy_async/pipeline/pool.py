@@ -7,30 +7,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import anyio.lowlevel
-import attrs
 
-from accy_async.artifact.entry import KernelCallArtifact, KernelCallRegistry
+from accy_async.artifact.entry import KernelCallRegistry
 from accy_async.artifact.formats import ArtifactFormat, artifact_format
-from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
-from accy_async.backends.completion import run_abandonable
-from accy_async.backends.handles import LoadedArtifact
+from accy_async.backends.loading import LoadedKernel, load_entry
 from accy_async.pipeline.model import KernelCallPipeline
 from accy_async.pipeline.resolved import ResolvedPipeline, resolve_pipeline
-from accy_async.values import instances
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
 
-__all__ = ["PipelineArtifactPool", "PoolEntry", "load_pipeline_artifacts", "load_stage"]
+__all__ = ["PipelineArtifactPool", "PoolEntry", "load_pipeline_artifacts"]
 
 
-@attrs.frozen
-class PoolEntry:
-    """One stage's kernel: as an artifact, and as the device has it."""
-
-    artifact: KernelArtifact = attrs.field(validator=instances(KernelArtifact))
-    loaded: LoadedArtifact = attrs.field(validator=instances(LoadedArtifact))
+PoolEntry = LoadedKernel
+"""One stage's kernel: as an artifact, and as the device has it."""
 
 
 class PipelineArtifactPool:
@@ -146,30 +138,10 @@ async def load_pipeline_artifacts(
         for number, stage in enumerate(resolved.stages):
             if number:
                 await anyio.lowlevel.checkpoint()
-            entries.append(await load_stage(backend, stage.entry, None))
+            entries.append(await load_entry(backend, stage.entry, None))
     except BaseException as error:
         failures: list[Exception] = []
         destroy_all(backend, (entry.loaded for entry in entries), failures)
         raise_together(f"loading pipeline {pipeline.target!r}", error, failures)
         raise
     return PipelineArtifactPool(backend, resolved, tuple(entries))
-
-
-async def load_stage(
-    backend: Backend, entry: KernelCallArtifact, diagnostic_id: str | None
-) -> PoolEntry:
-    """Make and load one kernel; on a thread where the backend's loads block.
-
-    Cancellation: returns at once; what is being loaded is unloaded when it is.
-    """
-
-    def load() -> PoolEntry:
-        artifact = backend.create_artifact(entry.artifact_request(diagnostic_id))
-        return PoolEntry(artifact, backend.load_artifact(artifact))
-
-    def unload(late: PoolEntry) -> None:
-        destroy_all(backend, (late.loaded,), [])
-
-    if not backend.loads_block:
-        return load()
-    return await run_abandonable(load, unload, name=f"load {entry.entry_name}")

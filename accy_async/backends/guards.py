@@ -1,0 +1,24 @@
+"""Guards: a word in whether a submitted operation runs, and whose its failure is.
+
+An operation submitted with a guard asks it when its turn comes on the device,
+where the device can ask (the CPU; a GPU runs what it was given), and tells it of
+its failure instead of its stream: the stream's other work goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from accy_async.errors import DeviceError
+
+__all__ = ["Guard"]
+
+
+class Guard(Protocol):
+    """What an operation is submitted under. Called on any thread; never blocks."""
+
+    def blocks(self) -> bool:
+        """True for the operation to be skipped after all."""
+
+    def failed(self, error: DeviceError) -> None:
+        """The operation failed on the device."""

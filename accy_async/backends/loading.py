@@ -1,0 +1,49 @@
+"""Loading one kernel: made, put onto the device, and never lost on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from accy_async.artifact.kernel import KernelArtifact
+from accy_async.backends.cleanup import destroy_all
+from accy_async.backends.completion import run_abandonable
+from accy_async.backends.handles import LoadedArtifact
+
+if TYPE_CHECKING:
+    from accy_async.artifact.entry import KernelCallArtifact
+    from accy_async.backends.base import Backend
+
+__all__ = ["LoadedKernel", "load_entry"]
+
+
+@attrs.frozen
+class LoadedKernel:
+    """A kernel: as an artifact, and as the device has it."""
+
+    artifact: KernelArtifact
+    loaded: LoadedArtifact
+
+
+async def load_entry(
+    backend: Backend, entry: KernelCallArtifact, diagnostic_id: str | None
+) -> LoadedKernel:
+    """Make and load one kernel; on a thread where the backend's loads block.
+
+    Raises:
+        AccyError: as `Backend.create_artifact` and `Backend.load_artifact`.
+
+    Cancellation: returns at once; what is being loaded is unloaded when it is.
+    """
+
+    def load() -> LoadedKernel:
+        artifact = backend.create_artifact(entry.artifact_request(diagnostic_id))
+        return LoadedKernel(artifact, backend.load_artifact(artifact))
+
+    def unload(late: LoadedKernel) -> None:
+        destroy_all(backend, (late.loaded,), [])
+
+    if not backend.loads_block:
+        return load()
+    return await run_abandonable(load, unload, name=f"load {entry.entry_name}")
