@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import anyio
 import numpy as np
@@ -262,3 +265,28 @@ def test_device_is_described_without_being_opened() -> None:
 def test_wrong_arguments_are_refused(arguments: dict[str, int], field: str) -> None:
     with pytest.raises(InvalidValue, match=field):
         CpuBackend(**arguments)
+
+
+ENDLESS = """
+from tests.conformance.devices import CpuDevice
+
+device = CpuDevice()
+device.hold()
+device.hold(device.backend.create_stream())
+{ending}
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "device.backend.close()"])
+def test_kernel_that_never_ends_lets_the_interpreter_exit(ending: str) -> None:
+    """Its thread is a daemon: neither a close nor the exit waits for it."""
+    child = subprocess.run(
+        [sys.executable, "-c", ENDLESS.format(ending=ending)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (child.returncode, child.stdout, child.stderr) == (0, "ended\n", "")
