@@ -1,4 +1,4 @@
-"""Leaving: everything is destroyed, and no error hides another, by the module's rules."""
+"""Leaving: everything is destroyed, and no error hides another."""
 
 from __future__ import annotations
 
