@@ -10,6 +10,7 @@ from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.cleanup import destroy_all
 from accy_async.backends.completion import run_abandonable
 from accy_async.backends.handles import LoadedArtifact
+from accy_async.values import instances
 
 if TYPE_CHECKING:
     from accy_async.artifact.entry import KernelCallArtifact
@@ -22,8 +23,8 @@ __all__ = ["LoadedKernel", "load_entry"]
 class LoadedKernel:
     """A kernel: as an artifact, and as the device has it."""
 
-    artifact: KernelArtifact
-    loaded: LoadedArtifact
+    artifact: KernelArtifact = attrs.field(validator=instances(KernelArtifact))
+    loaded: LoadedArtifact = attrs.field(validator=instances(LoadedArtifact))
 
 
 async def load_entry(
