@@ -52,12 +52,12 @@ RECORDS = {"CallRecord", "LaunchRecord"}
 
 def exported_classes() -> dict[str, type[attrs.AttrsInstance]]:
     return {
-        name: value
+        value.__name__: value
         for room in ROOMS
         for name in importlib.import_module(room).__all__
         if isinstance(value := getattr(importlib.import_module(room), name), type)
         and attrs.has(value)
-        and name not in RECORDS
+        and value.__name__ not in RECORDS
     }
 
 

@@ -258,8 +258,8 @@ WRONG: dict[str, _Wrong] = {
     "PipelineLaunch.artifacts": (*_OPTIONAL_INSTANCE, (LOADED,)),
     "PipelineLaunch.stream": (*_OPTIONAL_INSTANCE, BUFFER),
     "PipelineLaunch.diagnostic_id": _OPTIONAL_TEXT,
-    "PoolEntry.artifact": (*_INSTANCE, LOADED),
-    "PoolEntry.loaded": (*_INSTANCE, STREAM),
+    "LoadedKernel.artifact": (*_INSTANCE, LOADED),
+    "LoadedKernel.loaded": (*_INSTANCE, STREAM),
     # Native signatures
     "BufferParameter.dtype": _DTYPE,
     "BufferParameter.access": (None, True, 1, "", "read", b"read_only", np.ones(2)),
