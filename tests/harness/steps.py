@@ -128,8 +128,11 @@ async def perform(
     backend: RecordingBackend,
     work: Callable[[], Coroutine[Any, Any, object]],
     injections: Mapping[int, Injection] | None = None,
+    on_suspend: Callable[[], object] = lambda: None,
 ) -> Outcome:
     """Run an operation to its end, with injections at some of its suspensions.
+
+    ``on_suspend`` is called at each suspension without one.
 
     A backend that holds its streams is released at the first suspension that waits
     for the device and is not injected at: so waits are real ones.
@@ -146,6 +149,8 @@ async def perform(
             steps = number
             is_shielded = scope.cancel_called
             thrown = at[number](scope) if number in at else None
+            if number not in at:
+                on_suspend()
             # What is thrown into a shielded wait gets there when the wait ends.
             is_to_end = number not in at or (is_shielded and thrown is not None)
             if is_to_end and backend.calls and backend.calls[-1].kind in WAITS:
