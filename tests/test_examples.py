@@ -1,0 +1,49 @@
+"""Every example runs as it stands, in a process of its own, and says what it should."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+SAYS = {
+    "cancel_safely": ["given up: True", "nothing is left of it: True"],
+    "keep_object": ["kept accy_add_f32", "loaded LLVM: False"],
+    "many_streams": ["task 7: right", "launches=32"],
+    "own_kernel": ["relu(2 x + y) for 1000 values: right"],
+    "scan_pipeline": ["the sum of 100000 values", "'buffers': 0"],
+    "service_lifespan": ["answer: b'1048576'", "left of the request: 0"],
+}
+
+
+def test_every_example_is_tested() -> None:
+    """A new example is given what it has to say."""
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example_runs(name: str) -> None:
+    """It ends well and prints what it promises, and nothing to the error stream."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    for words in SAYS[name]:
+        assert words in result.stdout
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example_is_short_and_says_what_it_is(name: str) -> None:
+    """Under 60 lines of code, with a docstring."""
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text))
+    assert sum(bool(line.strip()) for line in text.splitlines()) < 60
