@@ -163,7 +163,8 @@ class KernelCallArtifact:
                     raise InvalidValue(
                         "KernelCallArtifact.launch",
                         self.launch,
-                        f"argument indices below runtime_scalar_argument_count={runtime}",
+                        "argument indices below runtime_scalar_argument_count="
+                        f"{runtime}",
                     )
         if len(self.runtime_scalar_defaults) not in (0, runtime):
             raise InvalidValue(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 import attrs
 
 from accy_async.dtypes import DType, ScalarArgument
-from accy_async.errors import InvalidType, InvalidValue, LaunchArgumentMismatch
-from accy_async.values import U32_MAX, field_name, integer, to_tuple, tuple_of
+from accy_async.errors import InvalidType, LaunchArgumentMismatch
+from accy_async.values import U32_MAX, field_name, integer, integers, to_tuple, tuple_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 Dim3 = tuple[int, int, int]
+_GRID = integers(0, U32_MAX, length=3)
+_THREADGROUP = integers(1, U32_MAX, length=3)
 
 
 def dim3(value: Sequence[int]) -> Dim3:
@@ -63,19 +65,6 @@ def u32_argument(scalars: Sequence[ScalarArgument], index: int, what: str) -> in
             f"{what}: runtime scalar {index} is {scalar!r}, expected a u32"
         )
     return int(scalar.value)
-
-
-def _dim3(minimum: int) -> Any:
-    expected = f"three integers from {minimum} to {U32_MAX}"
-    shape = tuple_of(int, length=3, expected=expected)
-
-    def check(instance: object, attribute: Attribute[Any], value: Any) -> None:
-        shape(instance, attribute, value)
-        for extent in value:
-            if not minimum <= extent <= U32_MAX:
-                raise InvalidValue(field_name(instance, attribute), value, expected)
-
-    return check
 
 
 @attrs.frozen
@@ -124,8 +113,8 @@ class FixedLaunch:
         dynamic_shared_memory_bytes: block-shared memory beyond the static.
     """
 
-    grid: Dim3 = attrs.field(converter=dim3, validator=_dim3(0))
-    threadgroup: Dim3 = attrs.field(converter=dim3, validator=_dim3(1))
+    grid: Dim3 = attrs.field(converter=dim3, validator=_GRID)
+    threadgroup: Dim3 = attrs.field(converter=dim3, validator=_THREADGROUP)
     dynamic_shared_memory_bytes: int = attrs.field(default=0, validator=integer())
 
     def geometry(self, scalars: Sequence[ScalarArgument]) -> FixedLaunch:
@@ -154,7 +143,7 @@ class DerivedLaunch:
             Fixed, RuntimeCeilDiv, length=3, expected="three of Fixed or RuntimeCeilDiv"
         ),
     )
-    threadgroup: Dim3 = attrs.field(converter=dim3, validator=_dim3(1))
+    threadgroup: Dim3 = attrs.field(converter=dim3, validator=_THREADGROUP)
     dynamic_shared_memory_bytes: int = attrs.field(default=0, validator=integer())
 
     def geometry(self, scalars: Sequence[ScalarArgument]) -> FixedLaunch:
@@ -184,7 +173,9 @@ class DerivedLaunch:
 KernelCallLaunch = FixedLaunch | DerivedLaunch
 
 
-def launch_validator(instance: object, attribute: Attribute[Any], value: Any) -> None:
+def launch_validator(
+    instance: object, attribute: Attribute[Any], value: object
+) -> None:
     """An attrs validator for a fixed or derived launch geometry."""
     if not isinstance(value, (FixedLaunch, DerivedLaunch)):
         raise InvalidType(

@@ -42,7 +42,9 @@ Payload = str | bytes
 """A kernel's code: source text, or a binary."""
 
 
-def payload_validator(instance: object, attribute: Attribute[Any], value: Any) -> None:
+def payload_validator(
+    instance: object, attribute: Attribute[Any], value: object
+) -> None:
     """An attrs validator: non-empty text or bytes."""
     name = field_name(instance, attribute)
     if not isinstance(value, (str, bytes)):
@@ -52,7 +54,7 @@ def payload_validator(instance: object, attribute: Attribute[Any], value: Any) -
 
 
 def dtype_set_validator(
-    instance: object, attribute: Attribute[Any], value: Any
+    instance: object, attribute: Attribute[Any], value: object
 ) -> None:
     """An attrs validator: a frozenset of DType."""
     name = field_name(instance, attribute)
