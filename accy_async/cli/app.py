@@ -26,6 +26,7 @@ from accy_async.cli.terminal import (
     report_error,
     write_json,
 )
+from accy_async.cli.trace import trace
 from accy_async.errors import BackendUnavailable
 
 __all__ = ["run_command"]
@@ -158,6 +159,7 @@ def _app() -> App:
     )
     app.command(devices)
     app.command(demo)
+    app.command(trace)
     return app
 
 

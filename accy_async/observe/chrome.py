@@ -20,14 +20,12 @@ Source: "Trace Event Format", docs.google.com/document/d/
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
+from accy_async.observe.files import replace_file
 from accy_async.observe.protocol import Dim3
 from accy_async.observe.trace import PhaseSpan, RunSpan, Span, Trace, lanes, stream_name
 
@@ -166,17 +164,7 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the file cannot be written; nothing is left over.
     """
-    data = encode_trace(trace)
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-        temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    replace_file(path, encode_trace(trace))
 
 
 def _shift(trace: Trace) -> int:

@@ -1,0 +1,198 @@
+"""``accy-async trace``: what a saved trace holds, and whether it is sound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import attrs
+from cyclopts import Group, Parameter
+
+from accy_async.cli.exits import ExitCode, UsageError
+from accy_async.cli.terminal import console, write_json
+from accy_async.errors import InvalidValue
+from accy_async.observe import Trace, draw_trace, read_trace, validate_trace
+from accy_async.observe.files import replace_file
+from accy_async.observe.protocol import STATES
+from accy_async.observe.reading import decode_document
+from accy_async.observe.trace import Span, stream_name
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["TraceReport", "show", "trace", "trace_document"]
+
+_MACHINES = Group("For machines and for finding faults", sort_key=2)
+_FLAG = Parameter(negative="", group=_MACHINES, show_default=False)
+_PROBLEMS_SHOWN = 20
+_LONGEST_SHOWN = 5
+VIEWER = "https://ui.perfetto.dev"
+
+
+@attrs.frozen(kw_only=True)
+class TraceReport:
+    """What was found in a file.
+
+    Attributes:
+        path: the file.
+        trace: what it holds; empty where it cannot be read.
+        problems: what is wrong with it.
+    """
+
+    path: Path
+    trace: Trace
+    problems: tuple[str, ...]
+
+
+def trace(
+    file: Path,
+    *,
+    svg: Path | None = None,
+    json: Annotated[bool, _FLAG] = False,
+    traceback: Annotated[bool, _FLAG] = False,
+) -> int:
+    """Check a saved trace, say what it holds, and how to look at it.
+
+    Parameters
+    ----------
+    file: Path
+        The trace, as save_trace writes it.
+    svg: Path
+        A file to draw its timeline to.
+    json: bool
+        Print one JSON document and nothing else.
+    traceback: bool
+        Show where an error came from.
+    """
+    del traceback
+    report = read_report(file)
+    if svg is not None:
+        try:
+            replace_file(svg, draw_trace(report.trace).encode())
+        except OSError as error:
+            raise UsageError(f"--svg {svg}: {error.strerror or error}") from error
+    if json:
+        write_json(trace_document(report))
+    else:
+        console().print(show(report))
+    return ExitCode.CHECK_FAILED if report.problems else ExitCode.OK
+
+
+def read_report(path: Path) -> TraceReport:
+    """Read and check a file.
+
+    Raises:
+        UsageError: it cannot be read, or is no JSON.
+    """
+    try:
+        data = path.read_bytes()
+        document = decode_document(data)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except InvalidValue as error:
+        raise UsageError(f"{path}: {error}") from error
+    problems = validate_trace(document)
+    try:
+        found = read_trace(data)
+    except InvalidValue as error:
+        found = Trace()
+        problems.append(str(error))
+    return TraceReport(path=path, trace=found, problems=tuple(problems))
+
+
+def trace_document(report: TraceReport) -> dict[str, object]:
+    """The report for ``--json``."""
+    found = report.trace
+    busy = found.busy_ns()
+    return {
+        "file": str(report.path),
+        "is_sound": not report.problems,
+        "problems": list(report.problems),
+        "nodes": len(found.spans),
+        "states": _states(found),
+        "edges": sum(1 for _ in found.linked_edges()),
+        "wall_ns": found.wall_ns,
+        "streams": [
+            {
+                "stream": stream_name(stream),
+                "nodes": len(spans),
+                "busy_ns": busy[stream],
+            }
+            for stream, spans in found.by_stream().items()
+        ],
+        "open_spans": found.open_spans,
+        "dropped_spans": found.dropped_spans,
+        "dropped_edges": found.dropped_edges,
+        "dropped_others": found.dropped_others,
+        "unmatched_events": found.unmatched_events,
+        "repaired_times": found.repaired_times,
+    }
+
+
+def show(report: TraceReport) -> RenderableType:
+    """The report for people."""
+    from rich.console import Group as Lines
+    from rich.table import Table
+    from rich.text import Text
+
+    found = report.trace
+    table = Table(title=Text(_plain(report.path.name)), title_justify="left")
+    for heading in ("stream", "nodes", "busy ms", "of the wall time"):
+        table.add_column(heading, justify="left" if heading == "stream" else "right")
+    busy = found.busy_ns()
+    for stream, spans in found.by_stream().items():
+        share = busy[stream] / found.wall_ns if found.wall_ns else 0.0
+        table.add_row(
+            stream_name(stream),
+            str(len(spans)),
+            f"{busy[stream] / 1e6:.3f}",
+            f"{share:.0%}",
+        )
+    lines = [Text(line) for line in _lines(found)]
+    if report.problems:
+        lines.append(Text(f"{len(report.problems)} problems:", "bold red"))
+        shown = report.problems[:_PROBLEMS_SHOWN]
+        lines += [Text(f"  {_plain(problem)}") for problem in shown]
+        if len(report.problems) > len(shown):
+            lines.append(Text(f"  and {len(report.problems) - len(shown)} more"))
+    else:
+        lines.append(Text("The trace is sound.", "bold green"))
+    lines.append(Text(f"To look at it: {VIEWER}, Open trace file, {report.path}"))
+    return Lines(table, *lines)
+
+
+def _states(found: Trace) -> dict[str, int]:
+    counts = Counter(span.state for span in found.spans)
+    return {state: counts[state] for state in STATES if counts[state]}
+
+
+def _lines(found: Trace) -> list[str]:
+    states = ", ".join(f"{count} {state}" for state, count in _states(found).items())
+    lines = [
+        f"{len(found.spans)} nodes ({states or 'none'}), "
+        f"{sum(1 for _ in found.linked_edges())} edges, "
+        f"{found.wall_ns / 1e6:.3f} ms from the first start to the last end"
+    ]
+    for count, what in (
+        (found.dropped_spans, "nodes dropped for want of room"),
+        (found.dropped_edges, "edges dropped for want of room"),
+        (found.open_spans, "still open when it was saved"),
+        (found.unmatched_events, "events about nothing that had begun"),
+        (found.repaired_times, "nodes said to end before they started"),
+    ):
+        if count:
+            lines.append(f"{count} {what}")
+    longest = sorted(found.spans, key=lambda span: -span.duration_ns)[:_LONGEST_SHOWN]
+    if longest:
+        lines.append("longest: " + ", ".join(map(_brief, longest)))
+    return lines
+
+
+def _brief(span: Span) -> str:
+    return f"{_plain(span.name)} {span.duration_ns / 1e6:.3f} ms"
+
+
+def _plain(text: str) -> str:
+    """Text from a file, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
