@@ -134,6 +134,7 @@ def demo(
         except BaseException:
             if interrupts.signum is None:
                 raise
+            sys.stderr.write("accy-async: interrupted; everything was given back\n")
             return interrupts.exit_code
     if json:
         write_json(demo_document(outcome))

@@ -1,0 +1,79 @@
+"""Ctrl-C in the middle of the demo: exit code 130, no traceback, nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import accy_async
+from accy_async.cli.terminal import Interrupts
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has no signals to send"
+)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_signal_during_the_demo(loop: str, signum: signal.Signals, code: int) -> None:
+    """It is said by the exit code and one line."""
+    command = [sys.executable, "-m", "accy_async", "demo", "--launches", "3000"]
+    process = subprocess.Popen(
+        [*command, "--loop", loop],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(2.5)  # somewhere among thousands of launches
+    assert process.poll() is None
+    process.send_signal(signum)
+    begun = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert out == ""
+    assert err == "accy-async: interrupted; everything was given back\n"
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_signal_is_a_cancellation(loop: str) -> None:
+    """The work is cancelled as any task is, and its cleanup runs."""
+    interrupts, seen = Interrupts(), list[str]()
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await anyio.sleep(60)
+        finally:
+            seen.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt):
+        accy_async.run(interrupts.run, work, loop=loop)
+    assert seen == ["cleaned up"]
+    assert interrupts.signum is signal.SIGINT
+    assert interrupts.exit_code == 130
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_work_that_is_not_interrupted(loop: str) -> None:
+    """Its result and its errors come through as they are."""
+
+    async def work() -> int:
+        await anyio.lowlevel.checkpoint()
+        return 7
+
+    async def fail() -> None:
+        raise LookupError("its own")
+
+    assert accy_async.run(Interrupts().run, work, loop=loop) == 7
+    with pytest.raises(LookupError, match="its own"):
+        accy_async.run(Interrupts().run, fail, loop=loop)
