@@ -47,12 +47,14 @@ from accy_async.backends.handles import (
 )
 from accy_async.backends.hooks import BackendHooks, EventState, StreamState
 from accy_async.backends.hostmemory import host_bytes
+from accy_async.backends.launch import PreparedLaunch
 from accy_async.backends.lifetimes import (
     Mark,
     Reaper,
     Resource,
     ResourceTable,
     Timeline,
+    refuse_destroyed,
 )
 from accy_async.errors import (
     DeviceError,
@@ -66,12 +68,18 @@ from accy_async.errors import (
 )
 
 if TYPE_CHECKING:
+    from accy_async.backends.guards import Guard
     from accy_async.backends.launch import LaunchRequest
 
-__all__ = ["DEFAULT_GRACE_S", "Backend", "EventState", "StreamState"]
+__all__ = ["DEFAULT_GRACE_S", "Backend", "EventState", "SettleTimeout", "StreamState"]
 
 DEFAULT_GRACE_S = 5.0
 """How long cleanup waits for the device before it hands objects to the reaper."""
+
+
+class SettleTimeout(TimeoutError):
+    """A cleanup's wait was given up: its grace ran out."""
+
 
 _BACKENDS: weakref.WeakSet[Backend] = weakref.WeakSet()
 
@@ -191,7 +199,8 @@ class Backend(BackendHooks):
         *,
         offset_bytes: int = 0,
         stream: StreamHandle | None = None,
-    ) -> None:
+        guard: Guard | None = None,
+    ) -> int:
         """Submit a copy from host memory to a buffer.
 
         Args:
@@ -200,6 +209,10 @@ class Backend(BackendHooks):
                 until the stream has passed the copy.
             offset_bytes: where in the buffer to begin.
             stream: the stream that copies; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline.
 
         Raises:
             InvalidBuffer: the handle is not alive, the data are not contiguous,
@@ -212,7 +225,8 @@ class Backend(BackendHooks):
             _check_range(resource, offset_bytes, memory.byte_size, "write")
             state = self._stream(stream)
             position = _advance(state, resource)
-            self._write(state, position, resource, offset_bytes, memory)
+            self._write(state, position, resource, offset_bytes, memory, guard)
+        return position
 
     def read_buffer(
         self,
@@ -222,7 +236,8 @@ class Backend(BackendHooks):
         byte_size: int | None = None,
         offset_bytes: int = 0,
         stream: StreamHandle | None = None,
-    ) -> None:
+        guard: Guard | None = None,
+    ) -> int:
         """Submit a copy from a buffer to host memory.
 
         Args:
@@ -232,6 +247,10 @@ class Backend(BackendHooks):
             byte_size: how much to read; as much as ``out`` holds if left out.
             offset_bytes: where in the buffer to begin.
             stream: the stream that copies; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline.
 
         Raises:
             ReadBufferDestinationTooSmall: ``out`` is smaller than ``byte_size``.
@@ -252,7 +271,87 @@ class Backend(BackendHooks):
             _check_range(resource, offset_bytes, memory.byte_size, "read")
             state = self._stream(stream)
             position = _advance(state, resource)
-            self._read(state, position, resource, offset_bytes, memory)
+            self._read(state, position, resource, offset_bytes, memory, guard)
+        return position
+
+    def copy_buffer(
+        self,
+        source: BufferHandle,
+        target: BufferHandle,
+        *,
+        byte_size: int | None = None,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Submit a copy from one buffer's start to another's, on the device.
+
+        Args:
+            source: where from.
+            target: where to; another buffer.
+            byte_size: how much; all of ``source`` if left out.
+            stream: the stream that copies; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline.
+
+        Raises:
+            InvalidBuffer: a handle is not alive, both are one buffer, or the
+                copy would pass an end.
+        """
+        self._check("copy_buffer")
+        size = source.byte_size if byte_size is None else byte_size
+        with self._lock:
+            read, written = self._table.get(source), self._table.get(target)
+            if read is written:
+                raise InvalidBuffer(f"copy of {read.name} over itself")
+            _check_range(read, 0, size, "copy")
+            _check_range(written, 0, size, "copy")
+            state = self._stream(stream)
+            position = _advance(state, read, written)
+            self._copy(state, position, read, written, size, guard)
+        return position
+
+    def fill_buffer(
+        self,
+        buffer: BufferHandle,
+        pattern: bytes,
+        *,
+        byte_size: int | None = None,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Submit the writing of a pattern, again and again, over a buffer's start.
+
+        Args:
+            buffer: where to.
+            pattern: 1, 2, 4 or 8 bytes.
+            byte_size: how much to write, a multiple of the pattern's size; the
+                whole buffer if left out.
+            stream: the stream that fills; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline.
+
+        Raises:
+            InvalidBuffer: the handle is not alive, the pattern is of another
+                size, or it does not fit ``byte_size`` or the buffer.
+        """
+        self._check("fill_buffer")
+        size = buffer.byte_size if byte_size is None else byte_size
+        if len(pattern) not in (1, 2, 4, 8) or size % len(pattern):
+            raise InvalidBuffer(
+                f"fill of {size} bytes with a pattern of {len(pattern)}, expected 1, "
+                "2, 4 or 8 that divide it"
+            )
+        with self._lock:
+            resource = self._table.get(buffer)
+            _check_range(resource, 0, size, "fill")
+            state = self._stream(stream)
+            position = _advance(state, resource)
+            self._fill(state, position, resource, pattern, size, guard)
+        return position
 
     # Streams and events
 
@@ -291,10 +390,13 @@ class Backend(BackendHooks):
 
     def record_event(
         self, event: EventHandle, stream: StreamHandle | None = None
-    ) -> None:
+    ) -> int:
         """Mark the point that the stream's submitted work has come to.
 
         Recording again moves the event; who waits for the old point still does.
+
+        Returns:
+            The point's position on the stream's timeline.
         """
         self._check("record_event")
         with self._lock:
@@ -305,11 +407,13 @@ class Backend(BackendHooks):
             state.mark = (on.timeline, position)
             state.time_ns = None
             self._record(on, position, state)
+        return position
 
-    def stream_wait_event(
-        self, stream: StreamHandle | None, event: EventHandle
-    ) -> None:
+    def stream_wait_event(self, stream: StreamHandle | None, event: EventHandle) -> int:
         """Hold back what is submitted to the stream next until the event.
+
+        Returns:
+            The wait's position on the stream's timeline.
 
         Raises:
             InvalidEvent: it was never recorded, so that it would wait for nothing.
@@ -322,6 +426,7 @@ class Backend(BackendHooks):
             on = self._stream(stream)
             position = _advance(on, resource)
             self._stream_wait(on, position, state)
+        return position
 
     def is_event_complete(self, event: EventHandle) -> bool:
         """True where the stream has passed the event.
@@ -369,13 +474,27 @@ class Backend(BackendHooks):
 
     # Launching
 
-    def launch(self, request: LaunchRequest) -> None:
+    def launch(self, request: LaunchRequest) -> int:
         """Submit a kernel to its stream. A grid of no blocks is a no-op.
+
+        Returns:
+            Its position on the stream's timeline; the last one's for a no-op.
 
         Raises:
             LaunchArgumentMismatch: the arguments are not the kernel's.
             CapabilityMismatch: the geometry is beyond the device's limits.
             InvalidArtifact, InvalidBuffer, InvalidStream: a handle is not alive.
+        """
+        with self._lock:
+            prepared = self.prepare_launch(request)
+            return self.submit_launch(prepared, request.stream)
+
+    def prepare_launch(self, request: LaunchRequest) -> PreparedLaunch:
+        """Check and pack a launch once, to submit it many times.
+
+        Raises:
+            LaunchArgumentMismatch, CapabilityMismatch, InvalidArtifact,
+            InvalidBuffer: as for `launch`.
         """
         self._check("launch")
         request.check_counts()
@@ -383,13 +502,43 @@ class Backend(BackendHooks):
         with self._lock:
             artifact = self._find_for_launch(request.loaded)
             buffers = [self._find_for_launch(b.handle) for b in request.buffers]
-            if artifact is not None:
-                self._check_launch(request, artifact)
-            state = self._stream(request.stream)
-            if request.geometry.block_count == 0:
-                return
-            position = _advance(state, artifact, *buffers)
-            self._launch(state, position, request, artifact, buffers)
+            payload = self._prepare(request, artifact, buffers)
+        return PreparedLaunch(request, artifact, buffers, payload)
+
+    def submit_launch(
+        self,
+        prepared: PreparedLaunch,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Submit a prepared launch to a stream.
+
+        Args:
+            prepared: what `prepare_launch` gave.
+            stream: where it runs; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline; the last one's for a no-op.
+
+        Raises:
+            InvalidArtifact, InvalidBuffer, InvalidStream: something that it uses
+                is not alive any more.
+        """
+        self._check("launch")
+        with self._lock:
+            for resource in prepared.resources:
+                if not resource.is_alive:
+                    refuse_destroyed(resource)
+            state = self._stream(stream)
+            timeline = state.timeline
+            if not prepared.has_blocks:
+                return timeline.submitted
+            position = timeline.advance()
+            for resource in prepared.resources:
+                resource.touch(timeline, position)
+            self._launch(state, position, prepared, guard)
+        return position
 
     # Waits
 
@@ -509,7 +658,7 @@ class Backend(BackendHooks):
             grace_s: the deadline in seconds; the backend's own if left out.
 
         Returns:
-            The error the wait raised, a TimeoutError if it did not end in time,
+            The error the wait raised, a SettleTimeout if it did not end in time,
             or None.
 
         Cancellation: shielded from it.
@@ -521,7 +670,7 @@ class Backend(BackendHooks):
             except Exception as error:  # noqa: BLE001 - returned, not swallowed
                 return error
             return None
-        return TimeoutError(f"the device did not finish within {grace:g} s")
+        return SettleTimeout(f"the device did not finish within {grace:g} s")
 
     # Lifetimes
 

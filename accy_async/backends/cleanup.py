@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
+from accy_async.backends.base import SettleTimeout
 from accy_async.errors import DeviceError, GraceExpired
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class Cleanup:
             busy = destroy_all(self._backend, handles, errors)
         except BaseException as error:  # noqa: BLE001 - raised below
             interrupt = interrupt or error
-        if isinstance(settled, TimeoutError):
+        if isinstance(settled, SettleTimeout):
             if busy:
                 errors.insert(0, GraceExpired(self._what, self._grace_s, busy))
         elif settled is not None and not _repeats(settled, primary):

@@ -14,9 +14,10 @@ from accy_async.artifact.kernel import KernelArtifact
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import ArtifactRequest
     from accy_async.backends.capabilities import Capabilities
+    from accy_async.backends.guards import Guard
     from accy_async.backends.handles import Handle
     from accy_async.backends.hostmemory import HostMemory
-    from accy_async.backends.launch import LaunchRequest
+    from accy_async.backends.launch import LaunchRequest, PreparedLaunch
     from accy_async.backends.lifetimes import Resource, Timeline
 
 __all__ = ["BackendHooks", "EventState", "StreamState"]
@@ -73,6 +74,7 @@ class BackendHooks(ABC):
         buffer: Resource,
         offset_bytes: int,
         data: HostMemory,
+        guard: Guard | None,
     ) -> None:
         """Submit a copy from host memory, which is to be kept until it is done."""
 
@@ -84,23 +86,55 @@ class BackendHooks(ABC):
         buffer: Resource,
         offset_bytes: int,
         out: HostMemory,
+        guard: Guard | None,
     ) -> None:
         """Submit a copy to host memory, which is to be kept until it is done."""
 
     @abstractmethod
-    def _check_launch(self, request: LaunchRequest, artifact: Resource) -> None:
-        """Refuse a launch that this kernel cannot take."""
+    def _copy(
+        self,
+        stream: StreamState,
+        position: int,
+        source: Resource,
+        target: Resource,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        """Submit a copy from one buffer's start to another's."""
+
+    @abstractmethod
+    def _fill(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        pattern: bytes,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        """Submit the writing of a pattern over a buffer's first bytes."""
+
+    @abstractmethod
+    def _prepare(
+        self,
+        request: LaunchRequest,
+        artifact: Resource | None,
+        buffers: list[Resource | None],
+    ) -> object:
+        """Check a launch against its kernel, and put it in the backend's own form.
+
+        None stands for an object that the backend does not know.
+        """
 
     @abstractmethod
     def _launch(
         self,
         stream: StreamState,
         position: int,
-        request: LaunchRequest,
-        artifact: Resource | None,
-        buffers: list[Resource | None],
+        prepared: PreparedLaunch,
+        guard: Guard | None,
     ) -> None:
-        """Submit a kernel. None stands for an object the backend does not know."""
+        """Submit a kernel."""
 
     @abstractmethod
     def _open_stream(self, priority: int, name: str) -> StreamState:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from accy_async.artifact.geometry import FixedLaunch
@@ -11,7 +13,10 @@ from accy_async.dtypes import ScalarArgument
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.values import instances, optional, text, tuple_of
 
-__all__ = ["LaunchRequest"]
+if TYPE_CHECKING:
+    from accy_async.backends.lifetimes import Resource
+
+__all__ = ["LaunchRequest", "PreparedLaunch"]
 
 
 @attrs.frozen(kw_only=True)
@@ -60,3 +65,35 @@ class LaunchRequest:
                     f"kernel {artifact.kernel_name!r} takes {expected} {what}, "
                     f"the launch gives {got}"
                 )
+
+
+class PreparedLaunch:
+    """A launch that was checked and packed once, to be submitted many times.
+
+    Made by `Backend.prepare_launch`. It is good while the objects that it uses
+    are alive, and refused afterwards.
+
+    Attributes:
+        request: what it launches; its stream is the default for submissions.
+        artifact: the kernel, None where the backend takes it on trust.
+        resources: every object that it uses.
+        payload: the arguments in the backend's own form.
+        has_blocks: False for a grid of no blocks, which is a no-op.
+    """
+
+    __slots__ = ("artifact", "has_blocks", "payload", "request", "resources")
+
+    def __init__(
+        self,
+        request: LaunchRequest,
+        artifact: Resource | None,
+        buffers: list[Resource | None],
+        payload: object,
+    ) -> None:
+        self.request = request
+        self.artifact = artifact
+        self.payload = payload
+        self.has_blocks = request.geometry.block_count > 0
+        self.resources = tuple(
+            dict.fromkeys(r for r in (artifact, *buffers) if r is not None)
+        )

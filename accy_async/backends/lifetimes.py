@@ -47,9 +47,19 @@ from accy_async.errors import (
 if TYPE_CHECKING:
     from accy_async.artifact.formats import BackendKind
 
-__all__ = ["Mark", "Reaper", "Resource", "ResourceTable", "Timeline", "kind_of"]
+__all__ = [
+    "Mark",
+    "Reaper",
+    "Resource",
+    "ResourceTable",
+    "Timeline",
+    "kind_of",
+    "refuse_destroyed",
+]
 
 _FAILURES_KEPT = 64
+_USES_KEPT = 16
+"""Streams that an object remembers before it looks which are past."""
 
 
 class Timeline:
@@ -222,6 +232,7 @@ class Resource:
     __slots__ = (
         "detail",
         "handle",
+        "is_alive",
         "is_retired",
         "kind",
         "payload",
@@ -243,6 +254,7 @@ class Resource:
         self.detail = detail
         self.timeline = timeline
         self.uses: dict[Timeline, int] = {}
+        self.is_alive = True
         self.is_retired = False
 
     @property
@@ -271,6 +283,16 @@ class Resource:
     def touch(self, timeline: Timeline, position: int) -> None:
         """Say that the operation at this position uses the object."""
         self.uses[timeline] = position
+        if len(self.uses) > _USES_KEPT:
+            self._forget_past_uses()
+
+    def _forget_past_uses(self) -> None:
+        """Drop the streams that have come past their use, and went well there.
+
+        Objects outlive streams: without this, one that many short-lived streams
+        use would remember them all.
+        """
+        self.uses = {mark.timeline: mark.position for mark in self.last_uses()}
 
 
 class ResourceTable:
@@ -352,6 +374,7 @@ class ResourceTable:
         with self._lock:
             if self._live.pop(handle.id, None) is None:
                 raise _INVALID[resource.kind](f"{resource.name} was destroyed")
+            resource.is_alive = False
             # Retired first, looked at then: who completes the last use meanwhile
             # finds it here, or it is idle for us to see.
             self._retired[handle.id] = resource
@@ -425,6 +448,16 @@ class Reaper:
 
     def __len__(self) -> int:
         return len(self._table.retired())
+
+
+def refuse_destroyed(resource: Resource) -> None:
+    """Refuse to use an object that was destroyed.
+
+    Raises:
+        InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent: it was.
+    """
+    if not resource.is_alive:
+        raise _INVALID[resource.kind](f"{resource.name} was destroyed")
 
 
 def kind_of(handle: Handle) -> ObjectKind:

@@ -59,8 +59,9 @@ from accy_async.errors import (
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact
+    from accy_async.backends.guards import Guard
     from accy_async.backends.hostmemory import HostMemory
-    from accy_async.backends.launch import LaunchRequest
+    from accy_async.backends.launch import LaunchRequest, PreparedLaunch
 
 __all__ = ["CALL_KINDS", "CallRecord", "LaunchRecord", "RecordingBackend", "SyncScope"]
 
@@ -70,6 +71,8 @@ CALL_KINDS = (
     "allocate_buffer",
     "write_buffer",
     "read_buffer",
+    "copy_buffer",
+    "fill_buffer",
     "create_stream",
     "create_event",
     "record_event",
@@ -125,14 +128,24 @@ class LaunchRecord:
     diagnostic_id: str | None
 
 
-@attrs.define
 class _Operation:
     """Something submitted and not yet completed."""
 
-    position: int
-    run: Callable[[], None] | None = None
-    waits_for: tuple[Timeline, int] | None = None
-    takes_ns: float = 0.0
+    __slots__ = ("guard", "position", "run", "takes_ns", "waits_for")
+
+    def __init__(
+        self,
+        position: int,
+        run: Callable[[], None] | None = None,
+        waits_for: tuple[Timeline, int] | None = None,
+        takes_ns: float = 0.0,
+        guard: Guard | None = None,
+    ) -> None:
+        self.position = position
+        self.run = run
+        self.waits_for = waits_for
+        self.takes_ns = takes_ns
+        self.guard = guard
 
 
 class _RecordingStream(StreamState):
@@ -169,7 +182,8 @@ class RecordingBackend(Backend):
 
     Attributes:
         create_count, load_count, launch_count, destroy_count,
-        buffer_allocate_count, write_count, read_count, sync_count: calls that
+        buffer_allocate_count, write_count, read_count, copy_count, fill_count,
+        sync_count: calls that
             succeeded; ``destroy_count`` counts objects freed.
         destroyed_ids: ids of freed objects, in order.
         allocated_buffer_ids, allocated_buffer_byte_sizes: of every buffer.
@@ -206,6 +220,7 @@ class RecordingBackend(Backend):
         self.create_count = self.load_count = self.launch_count = 0
         self.destroy_count = self.buffer_allocate_count = self.sync_count = 0
         self.write_count = self.read_count = 0
+        self.copy_count = self.fill_count = 0
         self.destroyed_ids: list[int] = []
         self.allocated_buffer_ids: list[int] = []
         self.allocated_buffer_byte_sizes: list[int] = []
@@ -220,6 +235,8 @@ class RecordingBackend(Backend):
         self._failures: list[_Failure] = []
         self._execution_failures: dict[int, tuple[DeviceError, bool]] = {}
         self._streams: list[_RecordingStream] = []
+        self._to_run: list[_RecordingStream] = []
+        self._pending_count = 0
         self._capabilities = _capabilities(kind, chosen)
         super().__init__(kind, grace_s=grace_s)
 
@@ -346,11 +363,15 @@ class RecordingBackend(Backend):
         *,
         offset_bytes: int = 0,
         stream: StreamHandle | None = None,
-    ) -> None:
+        guard: Guard | None = None,
+    ) -> int:
         """Record the call; see `Backend.write_buffer`."""
         self._note("write_buffer", buffer)
-        super().write_buffer(buffer, data, offset_bytes=offset_bytes, stream=stream)
+        position = super().write_buffer(
+            buffer, data, offset_bytes=offset_bytes, stream=stream, guard=guard
+        )
         self._pump()
+        return position
 
     def read_buffer(
         self,
@@ -360,13 +381,54 @@ class RecordingBackend(Backend):
         byte_size: int | None = None,
         offset_bytes: int = 0,
         stream: StreamHandle | None = None,
-    ) -> None:
+        guard: Guard | None = None,
+    ) -> int:
         """Record the call; see `Backend.read_buffer`. It reads zeros."""
         self._note("read_buffer", buffer)
-        super().read_buffer(
-            buffer, out, byte_size=byte_size, offset_bytes=offset_bytes, stream=stream
+        position = super().read_buffer(
+            buffer,
+            out,
+            byte_size=byte_size,
+            offset_bytes=offset_bytes,
+            stream=stream,
+            guard=guard,
         )
         self._pump()
+        return position
+
+    def copy_buffer(
+        self,
+        source: BufferHandle,
+        target: BufferHandle,
+        *,
+        byte_size: int | None = None,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Record the call; see `Backend.copy_buffer`."""
+        self._note("copy_buffer", source)
+        position = super().copy_buffer(
+            source, target, byte_size=byte_size, stream=stream, guard=guard
+        )
+        self._pump()
+        return position
+
+    def fill_buffer(
+        self,
+        buffer: BufferHandle,
+        pattern: bytes,
+        *,
+        byte_size: int | None = None,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Record the call; see `Backend.fill_buffer`."""
+        self._note("fill_buffer", buffer)
+        position = super().fill_buffer(
+            buffer, pattern, byte_size=byte_size, stream=stream, guard=guard
+        )
+        self._pump()
+        return position
 
     def create_stream(self, *, priority: int = 0) -> StreamHandle:
         """Record the call; see `Backend.create_stream`."""
@@ -380,25 +442,31 @@ class RecordingBackend(Backend):
 
     def record_event(
         self, event: EventHandle, stream: StreamHandle | None = None
-    ) -> None:
+    ) -> int:
         """Record the call; see `Backend.record_event`."""
         self._note("record_event", event)
-        super().record_event(event, stream)
+        position = super().record_event(event, stream)
         self._pump()
+        return position
 
-    def stream_wait_event(
-        self, stream: StreamHandle | None, event: EventHandle
-    ) -> None:
+    def stream_wait_event(self, stream: StreamHandle | None, event: EventHandle) -> int:
         """Record the call; see `Backend.stream_wait_event`."""
         self._note("stream_wait_event", event)
-        super().stream_wait_event(stream, event)
+        position = super().stream_wait_event(stream, event)
         self._pump()
+        return position
 
-    def launch(self, request: LaunchRequest) -> None:
-        """Record the call; see `Backend.launch`."""
-        self._note("launch", request.loaded)
-        super().launch(request)
+    def submit_launch(
+        self,
+        prepared: PreparedLaunch,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Record the call as ``launch``; see `Backend.submit_launch`."""
+        self._note("launch", prepared.request.loaded)
+        position = super().submit_launch(prepared, stream, guard)
         self._pump()
+        return position
 
     def destroy(self, handle: Handle) -> bool:
         """Record the call; see `Backend.destroy`. A failure frees all the same."""
@@ -469,10 +537,11 @@ class RecordingBackend(Backend):
         buffer: Resource,
         offset_bytes: int,
         data: HostMemory,
+        guard: Guard | None,
     ) -> None:
         del buffer, offset_bytes, data
         self.write_count += 1
-        self._submit(stream, _Operation(position))
+        self._submit(stream, _Operation(position, guard=guard))
 
     def _read(
         self,
@@ -481,47 +550,113 @@ class RecordingBackend(Backend):
         buffer: Resource,
         offset_bytes: int,
         out: HostMemory,
+        guard: Guard | None,
     ) -> None:
         del buffer, offset_bytes
         self.read_count += 1
-        self._submit(stream, _Operation(position, run=lambda: out.array.fill(0)))
+        self._submit(
+            stream, _Operation(position, run=lambda: out.array.fill(0), guard=guard)
+        )
 
-    def _check_launch(self, request: LaunchRequest, artifact: Resource) -> None:
+    def _copy(
+        self,
+        stream: StreamState,
+        position: int,
+        source: Resource,
+        target: Resource,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        del source, target, byte_size
+        self.copy_count += 1
+        self._submit(stream, _Operation(position, guard=guard))
+
+    def _fill(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        pattern: bytes,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        del buffer, pattern, byte_size
+        self.fill_count += 1
+        self._submit(stream, _Operation(position, guard=guard))
+
+    def _prepare(
+        self,
+        request: LaunchRequest,
+        artifact: Resource | None,
+        buffers: list[Resource | None],
+    ) -> object:
         """Take every launch: a kernel that is not run can take anything."""
+        del request, artifact, buffers
+        return None
 
     def _launch(
         self,
         stream: StreamState,
         position: int,
-        request: LaunchRequest,
-        artifact: Resource | None,
-        buffers: list[Resource | None],
+        prepared: PreparedLaunch,
+        guard: Guard | None,
     ) -> None:
-        del artifact, buffers
         self.launch_count += 1
         if self._keeps_records:
-            self.launches.append(_launch_record(request))
-        failure = self._execution_failures.pop(self.launch_count, None)
+            self.launches.append(self._launch_record(prepared.request, stream))
         run = None
-        if failure is not None:
-            timeline = stream.timeline
-            error = DeviceError(
-                failure[0].message,
-                code=failure[0].code,
-                call="launch",
-                node=request.diagnostic_id,
-                kernel=request.artifact.kernel_name,
-                stream=None if request.stream is None else request.stream.id,
-            )
-            is_sticky = failure[1]
+        if self._execution_failures:
+            failure = self._execution_failures.pop(self.launch_count, None)
+            if failure is not None:
+                run = self._failing(failure, stream, position, prepared.request, guard)
+        self._submit(stream, _Operation(position, run, None, self.operation_ns, guard))
 
-            def run() -> None:
-                if is_sticky:
-                    self._lose(error)
-                else:
-                    timeline.fail(position, error)
+    def _launch_record(
+        self, request: LaunchRequest, stream: StreamState
+    ) -> LaunchRecord:
+        on = None
+        if stream.id is not None:
+            on = StreamHandle(id=stream.id, backend=self.kind, priority=stream.priority)
+        return LaunchRecord(
+            kernel_name=request.artifact.kernel_name,
+            grid=request.geometry.grid,
+            threadgroup=request.geometry.threadgroup,
+            dynamic_shared_memory_bytes=request.geometry.dynamic_shared_memory_bytes,
+            buffer_ids=tuple(binding.handle.id for binding in request.buffers),
+            buffer_access=tuple(binding.access for binding in request.buffers),
+            scalars=request.scalars,
+            loaded_id=request.loaded.id,
+            stream=on,
+            diagnostic_id=request.diagnostic_id,
+        )
 
-        self._submit(stream, _Operation(position, run=run, takes_ns=self.operation_ns))
+    def _failing(
+        self,
+        failure: tuple[DeviceError, bool],
+        stream: StreamState,
+        position: int,
+        request: LaunchRequest,
+        guard: Guard | None,
+    ) -> Callable[[], None]:
+        told, is_sticky = failure
+        error = DeviceError(
+            told.message,
+            code=told.code,
+            call="launch",
+            node=request.diagnostic_id,
+            kernel=request.artifact.kernel_name,
+            stream=stream.id,
+        )
+
+        def run() -> None:
+            if is_sticky:
+                self._lose(error)
+            elif guard is not None:
+                guard.failed(error)
+            else:
+                stream.timeline.fail(position, error)
+
+        return run
 
     def _open_stream(self, priority: int, name: str) -> StreamState:
         stream = _RecordingStream(Timeline(name), priority)
@@ -567,10 +702,17 @@ class RecordingBackend(Backend):
 
     def _submit(self, stream: StreamState, operation: _Operation) -> None:
         cast("_RecordingStream", stream).pending.append(operation)
+        self._to_run.append(cast("_RecordingStream", stream))
+        self._pending_count += 1
 
     def _pump(self) -> None:
         """Let every stream run as far as holds and event waits allow."""
-        has_progress = True
+        while self._to_run:
+            stream = self._to_run.pop()
+            while self._run_next(stream):
+                pass
+        # What is still pending waits for a hold, or for another stream.
+        has_progress = self._pending_count > 0
         while has_progress:
             has_progress = False
             for stream in list(self._streams):
@@ -587,15 +729,24 @@ class RecordingBackend(Backend):
             if awaited is not None and awaited[0].completed < awaited[1]:
                 return False
             stream.pending.popleft()
-            stream.steps = max(0, stream.steps - 1)
+            self._pending_count -= 1
+            if stream.steps:
+                stream.steps -= 1
         timeline = stream.timeline
         stream.time_ns += operation.takes_ns
         if awaited is not None:
             cause = awaited[0].error_at(awaited[1])
             if cause is not None:
                 timeline.fail(operation.position, _consequence(cause))
-        if operation.run is not None and timeline.error_at(operation.position) is None:
-            operation.run()
+        guard = operation.guard
+        is_blocked = guard is not None and guard.blocks()
+        run = operation.run
+        if (
+            run is not None
+            and not is_blocked
+            and timeline.error_at(operation.position) is None
+        ):
+            run()
         timeline.complete(operation.position)
         return True
 
@@ -613,11 +764,14 @@ class RecordingBackend(Backend):
         self._note(kind, handle)
 
     def _take_failure(self, kind: str, handle: Handle | None) -> BaseException | None:
-        record = CallRecord(kind, None if handle is None else handle.id)
-        if self._keeps_records:
-            self.calls.append(record)
-        if self.on_call is not None:
-            self.on_call(record)
+        if self._keeps_records or self.on_call is not None:
+            record = CallRecord(kind, None if handle is None else handle.id)
+            if self._keeps_records:
+                self.calls.append(record)
+            if self.on_call is not None:
+                self.on_call(record)
+        if not self._failures:
+            return None
         matching = [one for one in self._failures if one.kind in ("*", kind)]
         for failure in matching:
             failure.countdown -= 1
@@ -649,21 +803,6 @@ def _consequence(cause: DeviceError) -> DeviceError:
     error.is_consequence = True
     error.__cause__ = cause
     return error
-
-
-def _launch_record(request: LaunchRequest) -> LaunchRecord:
-    return LaunchRecord(
-        kernel_name=request.artifact.kernel_name,
-        grid=request.geometry.grid,
-        threadgroup=request.geometry.threadgroup,
-        dynamic_shared_memory_bytes=request.geometry.dynamic_shared_memory_bytes,
-        buffer_ids=tuple(binding.handle.id for binding in request.buffers),
-        buffer_access=tuple(binding.access for binding in request.buffers),
-        scalars=request.scalars,
-        loaded_id=request.loaded.id,
-        stream=request.stream,
-        diagnostic_id=request.diagnostic_id,
-    )
 
 
 def _capabilities(kind: BackendKind, format: ArtifactFormat) -> Capabilities:

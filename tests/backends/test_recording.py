@@ -82,11 +82,13 @@ async def call_everything(backend: RecordingBackend) -> None:
     buffer = backend.allocate_buffer(64)
     backend.write_buffer(buffer, bytes(64))
     backend.read_buffer(buffer, bytearray(64))
+    backend.fill_buffer(buffer, b"\0\0")
     stream = backend.create_stream()
     event = backend.create_event()
     backend.record_event(event, stream)
     backend.stream_wait_event(stream, event)
     backend.launch(request(loaded, buffer, stream))
+    backend.copy_buffer(buffer, backend.allocate_buffer(64))
     await backend.wait_stream(stream)
     await backend.wait_event(event)
     await backend.wait_default_stream()
@@ -107,11 +109,14 @@ async def test_every_call_is_recorded_in_order(backend: RecordingBackend) -> Non
         "allocate_buffer",
         "write_buffer(2)",
         "read_buffer(2)",
+        "fill_buffer(2)",
         "create_stream",
         "create_event",
         "record_event(4)",
         "stream_wait_event(4)",
         "launch(1)",
+        "allocate_buffer",
+        "copy_buffer(2)",
         "wait_stream(3)",
         "wait_event(4)",
         "wait_default_stream",
@@ -127,7 +132,8 @@ async def test_calls_are_counted(backend: RecordingBackend) -> None:
     await call_everything(backend)
     assert (backend.create_count, backend.load_count, backend.launch_count) == (1, 1, 1)
     assert (backend.write_count, backend.read_count, backend.sync_count) == (1, 1, 5)
-    assert (backend.buffer_allocate_count, backend.destroy_count) == (1, 1)
+    assert (backend.buffer_allocate_count, backend.destroy_count) == (2, 1)
+    assert (backend.copy_count, backend.fill_count) == (1, 1)
     assert backend.allocated_buffer_ids == backend.destroyed_ids == [2]
     assert backend.allocated_buffer_byte_sizes == [64]
     assert backend.last_destroyed_id == 2

@@ -9,9 +9,15 @@ from accy_async.artifact.kernel import KernelArtifact
 from accy_async.artifact.native.host import core_count
 from accy_async.backends.base import DEFAULT_GRACE_S, Backend
 from accy_async.backends.cpu.identity import cpu_capabilities
-from accy_async.backends.cpu.kernels import CpuKernel, load_kernel
+from accy_async.backends.cpu.kernels import CpuKernel, CpuLaunch, load_kernel
 from accy_async.backends.cpu.memory import CpuAllocator, CpuMemory
-from accy_async.backends.cpu.operations import Copy, Launch, Record, WaitFor
+from accy_async.backends.cpu.operations import (
+    Copy,
+    FillMemory,
+    Launch,
+    Record,
+    WaitFor,
+)
 from accy_async.backends.cpu.pool import Pace, WorkerPool
 from accy_async.backends.cpu.streams import CpuStream, CpuTimeline
 from accy_async.backends.handles import Handle, ObjectKind
@@ -21,8 +27,9 @@ from accy_async.errors import InvalidArtifact, InvalidValue
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import ArtifactRequest
     from accy_async.backends.capabilities import Capabilities
+    from accy_async.backends.guards import Guard
     from accy_async.backends.hostmemory import HostMemory
-    from accy_async.backends.launch import LaunchRequest
+    from accy_async.backends.launch import LaunchRequest, PreparedLaunch
     from accy_async.backends.lifetimes import Resource
 
 __all__ = ["CpuBackend"]
@@ -125,6 +132,7 @@ class CpuBackend(Backend):
         buffer: Resource,
         offset_bytes: int,
         data: HostMemory,
+        guard: Guard | None,
     ) -> None:
         memory = cast("CpuMemory", buffer.payload)
         cast("CpuStream", stream).submit(
@@ -137,6 +145,7 @@ class CpuBackend(Backend):
                 (memory.array, data.array),
                 self._copy_pace,
                 "write_buffer",
+                guard,
             )
         )
 
@@ -147,6 +156,7 @@ class CpuBackend(Backend):
         buffer: Resource,
         offset_bytes: int,
         out: HostMemory,
+        guard: Guard | None,
     ) -> None:
         memory = cast("CpuMemory", buffer.payload)
         cast("CpuStream", stream).submit(
@@ -159,29 +169,74 @@ class CpuBackend(Backend):
                 (memory.array, out.array),
                 self._copy_pace,
                 "read_buffer",
+                guard,
             )
         )
 
-    def _check_launch(self, request: LaunchRequest, artifact: Resource) -> None:
-        cast("CpuKernel", artifact.payload).check(request)
-
-    def _launch(
+    def _copy(
         self,
         stream: StreamState,
         position: int,
+        source: Resource,
+        target: Resource,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        read = cast("CpuMemory", source.payload)
+        written = cast("CpuMemory", target.payload)
+        cast("CpuStream", stream).submit(
+            Copy(
+                position,
+                self._pool,
+                written.address,
+                read.address,
+                byte_size,
+                (written.array, read.array),
+                self._copy_pace,
+                "copy_buffer",
+                guard,
+            )
+        )
+
+    def _fill(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        pattern: bytes,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        memory = cast("CpuMemory", buffer.payload)
+        cast("CpuStream", stream).submit(
+            FillMemory(position, memory.array[:byte_size], pattern, guard)
+        )
+
+    def _prepare(
+        self,
         request: LaunchRequest,
         artifact: Resource | None,
         buffers: list[Resource | None],
-    ) -> None:
+    ) -> object:
         assert artifact is not None
         kernel = cast("CpuKernel", artifact.payload)
+        kernel.check(request)
         memories = [
             cast("CpuMemory", buffer.payload)
             for buffer in buffers
             if buffer is not None
         ]
+        return kernel.prepare(request, memories)
+
+    def _launch(
+        self,
+        stream: StreamState,
+        position: int,
+        prepared: PreparedLaunch,
+        guard: Guard | None,
+    ) -> None:
         cast("CpuStream", stream).submit(
-            Launch(position, self._pool, kernel, request, memories)
+            Launch(position, self._pool, cast("CpuLaunch", prepared.payload), guard)
         )
 
     def _open_stream(self, priority: int, name: str) -> StreamState:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from accy_async.backends.cpu.memory import CpuMemory
     from accy_async.backends.launch import LaunchRequest
 
-__all__ = ["CpuKernel", "PreparedLaunch", "load_kernel"]
+__all__ = ["CpuKernel", "CpuLaunch", "load_kernel"]
 
 _LOADERS = {
     ArtifactFormat.CPU_MACHINE_CODE: load_machine_code,
@@ -69,10 +69,11 @@ def load_kernel(artifact: KernelArtifact) -> CpuKernel:
     return CpuKernel(native)
 
 
-class PreparedLaunch:
+class CpuLaunch:
     """What a launch request comes to in the kernel's own terms.
 
     Attributes:
+        kernel: the kernel.
         request: the request.
         arguments: the argument slots.
         shape: the grid, then the threadgroup.
@@ -80,10 +81,13 @@ class PreparedLaunch:
         shared_bytes: dynamic shared memory.
     """
 
-    __slots__ = ("arguments", "blocks", "request", "shape", "shared_bytes")
+    __slots__ = ("arguments", "blocks", "kernel", "request", "shape", "shared_bytes")
 
-    def __init__(self, request: LaunchRequest, arguments: bytes) -> None:
+    def __init__(
+        self, kernel: CpuKernel, request: LaunchRequest, arguments: bytes
+    ) -> None:
         geometry = request.geometry
+        self.kernel = kernel
         self.request = request
         self.arguments = arguments
         self.shape = (*geometry.grid, *geometry.threadgroup)
@@ -103,10 +107,8 @@ class CpuKernel:
 
     __slots__ = (
         "_buffers",
-        "_checked",
         "_native",
         "_pack",
-        "_prepared",
         "_scalars",
         "function",
         "name",
@@ -128,40 +130,27 @@ class CpuKernel:
         self.pace = Pace()
         slots = len(signature.buffers) + len(signature.scalars)
         self._pack = struct.Struct(f"={slots}Q").pack
-        self._checked: LaunchRequest | None = None
-        self._prepared: PreparedLaunch | None = None
 
     def close(self) -> None:
         """Unmap the code; nothing may be running it."""
         self._native.close()
 
-    def prepare(
-        self, request: LaunchRequest, memories: list[CpuMemory]
-    ) -> PreparedLaunch:
-        """The launch in the kernel's terms; under the submission lock.
-
-        A request that comes again comes to the same, as its handles always name
-        the same objects: it is worked out once.
-        """
-        prepared = self._prepared
-        if prepared is None or prepared.request is not request:
-            arguments = self._pack(
-                *[memory.address for memory in memories],
-                *[scalar.slot for scalar in request.scalars],
-            )
-            prepared = self._prepared = PreparedLaunch(request, arguments)
-        return prepared
+    def prepare(self, request: LaunchRequest, memories: list[CpuMemory]) -> CpuLaunch:
+        """The launch in the kernel's terms, its arguments packed."""
+        arguments = self._pack(
+            *[memory.address for memory in memories],
+            *[scalar.slot for scalar in request.scalars],
+        )
+        return CpuLaunch(self, request, arguments)
 
     def check(self, request: LaunchRequest) -> None:
-        """Refuse a launch that the kernel cannot take; under the submission lock.
+        """Refuse a launch that the kernel cannot take.
 
         Raises:
             LaunchArgumentMismatch: an argument or the threadgroup is not the
                 kernel's.
             CapabilityMismatch: the grid has more blocks than can be counted.
         """
-        if request is self._checked:
-            return
         geometry = request.geometry
         if geometry.threadgroup != self.signature.threadgroup:
             raise self._mismatch(
@@ -198,7 +187,6 @@ class CpuKernel:
                 f"kernel {self.name!r}: grid {geometry.grid} has "
                 f"{geometry.block_count} blocks, the device takes {MAX_BLOCKS}"
             )
-        self._checked = request
 
     def _mismatch(
         self, what: str, given: object, wanted: object

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from accy_async.backends.cpu.kernels import CpuKernel, PreparedLaunch
-from accy_async.backends.cpu.memory import CpuMemory
+from accy_async.backends.cpu.kernels import CpuLaunch
 from accy_async.backends.cpu.pool import INLINE_NS, Job, Pace, Scratch, WorkerPool
 from accy_async.backends.cpu.streams import CpuStream, CpuTimeline, Operation
 from accy_async.backends.hooks import EventState
 from accy_async.errors import DeviceError
 
 if TYPE_CHECKING:
-    from accy_async.backends.launch import LaunchRequest
+    from accy_async.backends.guards import Guard
 
-__all__ = ["Copy", "Launch", "Record", "WaitFor"]
+__all__ = ["Copy", "FillMemory", "Launch", "Record", "WaitFor"]
 
 _PIECE_BYTES = 256 << 10
 """What one block of a copy that is split over workers moves."""
@@ -29,32 +28,27 @@ _PIECE_BYTES = 256 << 10
 class Launch(Operation):
     """A kernel over a grid.
 
-    Its memories' bytes are kept until it has run, whatever becomes of the buffers.
+    The buffers that it uses are in use until it has run, and so not freed.
     """
 
-    __slots__ = ("_kept", "_kernel", "_pool", "_prepared")
+    __slots__ = ("_launch", "_pool")
 
     def __init__(
-        self,
-        position: int,
-        pool: WorkerPool,
-        kernel: CpuKernel,
-        request: LaunchRequest,
-        memories: list[CpuMemory],
+        self, position: int, pool: WorkerPool, launch: CpuLaunch, guard: Guard | None
     ) -> None:
         self.position = position
+        self.guard = guard
         self._pool = pool
-        self._kernel = kernel
-        self._prepared = kernel.prepare(request, memories)
-        self._kept = [memory.array for memory in memories]
+        self._launch = launch
 
     def run(self, stream: CpuStream) -> DeviceError | None:
-        launch, pace = self._prepared, self._kernel.pace
+        launch = self._launch
+        pace = launch.kernel.pace
         is_short = pace.is_short(launch.blocks)
         if is_short and not pace.is_doubtful:
             status = self._run_short(stream.scratch)
         else:
-            job = _LaunchJob(self._kernel, launch, stream.priority)
+            job = _LaunchJob(launch, stream.priority)
             # One block cannot be split. It never waits for its turn either, and so
             # cannot deadlock with a kernel of another stream that it waits for.
             if is_short or job.blocks == 1:
@@ -64,50 +58,52 @@ class Launch(Operation):
             if job.error is not None:
                 raise job.error
             status = job.status
-        return (
-            self._error(f"assertion {status} failed", code=status) if status else None
-        )
+        if not status:
+            return None
+        return self._error(f"assertion {status} failed", stream.id, code=status)
 
     def _run_short(self, scratch: Scratch) -> int:
         """Run all blocks here, with a look at the wall clock in place of a measurement.
 
         The clock also counts what others did meanwhile, so it only raises a doubt.
         """
-        launch = self._prepared
+        launch = self._launch
+        kernel = launch.kernel
         block = scratch.describe(launch.shape, 0, launch.blocks, launch.shared_bytes)
         started = time.perf_counter_ns()
-        status = self._kernel.function(launch.arguments, block)
+        status = kernel.function(launch.arguments, block)
         if time.perf_counter_ns() - started > 2 * INLINE_NS:
-            self._kernel.pace.is_doubtful = True
+            kernel.pace.is_doubtful = True
         return status
 
-    def broken(self, error: BaseException) -> DeviceError:
-        return self._error(f"the launch failed: {type(error).__name__}: {error}")
+    def broken(self, error: BaseException, stream: CpuStream) -> DeviceError:
+        message = f"the launch failed: {type(error).__name__}: {error}"
+        return self._error(message, stream.id)
 
-    def _error(self, message: str, code: int | None = None) -> DeviceError:
-        request = self._prepared.request
+    def _error(
+        self, message: str, stream_id: int | None, code: int | None = None
+    ) -> DeviceError:
         return DeviceError(
             message,
             code=code,
             call="launch",
-            node=request.diagnostic_id,
-            kernel=self._kernel.name,
-            stream=None if request.stream is None else request.stream.id,
+            node=self._launch.request.diagnostic_id,
+            kernel=self._launch.kernel.name,
+            stream=stream_id,
         )
 
 
 class _LaunchJob(Job):
-    __slots__ = ("_function", "_prepared")
+    __slots__ = ("_function", "_launch")
 
-    def __init__(
-        self, kernel: CpuKernel, prepared: PreparedLaunch, priority: int
-    ) -> None:
-        super().__init__(prepared.blocks, priority, kernel.pace)
+    def __init__(self, launch: CpuLaunch, priority: int) -> None:
+        kernel = launch.kernel
+        super().__init__(launch.blocks, priority, kernel.pace)
         self._function = kernel.function
-        self._prepared = prepared
+        self._launch = launch
 
     def call(self, begin: int, end: int, scratch: Scratch) -> int:
-        launch = self._prepared
+        launch = self._launch
         block = scratch.describe(launch.shape, begin, end, launch.shared_bytes)
         return self._function(launch.arguments, block)
 
@@ -124,6 +120,7 @@ class Copy(Operation):
         kept: what keeps both in place until the copy is done.
         pace: what `_PIECE_BYTES` have cost in copies so far.
         call: the backend call that submitted it.
+        guard: asked before, and told of its failure.
     """
 
     __slots__ = ("_byte_size", "_call", "_kept", "_pace", "_pool", "_source", "_target")
@@ -138,8 +135,10 @@ class Copy(Operation):
         kept: tuple[NDArray[np.uint8], ...],
         pace: Pace,
         call: str,
+        guard: Guard | None,
     ) -> None:
         self.position = position
+        self.guard = guard
         self._pool = pool
         self._target = target
         self._source = source
@@ -162,7 +161,8 @@ class Copy(Operation):
             raise job.error
         return None
 
-    def broken(self, error: BaseException) -> DeviceError:
+    def broken(self, error: BaseException, stream: CpuStream) -> DeviceError:
+        del stream
         return DeviceError(
             f"the copy failed: {type(error).__name__}: {error}", call=self._call
         )
@@ -186,6 +186,45 @@ class _CopyJob(Job):
         return 0
 
 
+class FillMemory(Operation):
+    """A pattern written over memory, again and again.
+
+    Args:
+        position: where on the stream.
+        target: the bytes to write; a whole number of patterns.
+        pattern: 1, 2, 4 or 8 bytes.
+        guard: asked before, and told of its failure.
+    """
+
+    __slots__ = ("_pattern", "_target")
+
+    def __init__(
+        self,
+        position: int,
+        target: NDArray[np.uint8],
+        pattern: bytes,
+        guard: Guard | None,
+    ) -> None:
+        self.position = position
+        self.guard = guard
+        self._target = target
+        self._pattern = pattern
+
+    def run(self, stream: CpuStream) -> DeviceError | None:
+        del stream
+        pattern = self._pattern
+        # numpy fills without the interpreter lock.
+        self._target.view(f"u{len(pattern)}").fill(int.from_bytes(pattern, "little"))
+        return None
+
+    def broken(self, error: BaseException, stream: CpuStream) -> DeviceError:
+        return DeviceError(
+            f"the fill failed: {type(error).__name__}: {error}",
+            call="fill_buffer",
+            stream=stream.id,
+        )
+
+
 class Record(Operation):
     """The point that an event marks; takes the time there if the event wants it."""
 
@@ -200,6 +239,7 @@ class Record(Operation):
         lock: threading.RLock,
     ) -> None:
         self.position = position
+        self.guard = None
         self._event = event
         self._mark = event.mark
         self._lock = lock
@@ -215,7 +255,8 @@ class Record(Operation):
                     event.time_ns = now_ns
         return None
 
-    def broken(self, error: BaseException) -> DeviceError:
+    def broken(self, error: BaseException, stream: CpuStream) -> DeviceError:
+        del stream
         return DeviceError(
             f"recording the event failed: {type(error).__name__}: {error}",
             call="record_event",
@@ -231,6 +272,7 @@ class WaitFor(Operation):
 
     def __init__(self, position: int, event: EventState) -> None:
         self.position = position
+        self.guard = None
         assert event.mark is not None
         self._timeline = cast("CpuTimeline", event.mark[0])
         self._awaited_position = event.mark[1]
@@ -245,7 +287,8 @@ class WaitFor(Operation):
         consequence.__cause__ = cause
         return consequence
 
-    def broken(self, error: BaseException) -> DeviceError:
+    def broken(self, error: BaseException, stream: CpuStream) -> DeviceError:
+        del stream
         return DeviceError(
             f"waiting for the event failed: {type(error).__name__}: {error}",
             call="stream_wait_event",

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from accy_async.backends.cpu.pool import Scratch
+from accy_async.backends.guards import Guard
 from accy_async.backends.hooks import StreamState
 from accy_async.backends.lifetimes import Timeline
 from accy_async.errors import DeviceError
@@ -73,11 +74,13 @@ class Operation(ABC):
 
     Attributes:
         position: where on the stream's timeline.
+        guard: asked before it runs, and told of its failure; None for none.
     """
 
-    __slots__ = ("position",)
+    __slots__ = ("guard", "position")
 
     position: int
+    guard: Guard | None
     keeps_order = False
     """True for an operation that is not skipped when one before it failed."""
 
@@ -86,7 +89,7 @@ class Operation(ABC):
         """Do it, on the stream's thread; returns what failed on the device."""
 
     @abstractmethod
-    def broken(self, error: BaseException) -> DeviceError:
+    def broken(self, error: BaseException, stream: CpuStream) -> DeviceError:
         """The error of an operation whose running raised another."""
 
 
@@ -161,13 +164,20 @@ class CpuStream(StreamState):
         position = operation.position
         if not operation.keeps_order and timeline.error_at(position) is not None:
             return
+        guard = operation.guard
+        if guard is not None and guard.blocks():
+            return
         try:
             error = operation.run(self)
         except BaseException as cause:  # noqa: BLE001 - it is reported by the waits
-            error = operation.broken(cause)
+            error = operation.broken(cause, self)
             # The traceback would keep the operation's memory alive.
             error.__cause__ = cause.with_traceback(None)
-        if error is not None:
+        if error is None:
+            return
+        if guard is not None:
+            guard.failed(error)
+        else:
             timeline.fail(position, error)
 
     def _free_idle(self, position: int) -> None:
