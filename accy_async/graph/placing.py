@@ -91,8 +91,9 @@ class Placer:
         self._label_limit = max_streams - self._free_limit
         self._free_streams: list[int] = []
         self._label_streams: list[int] = []
+        self._unused = -1  # a loop's own stream, until something is on it
         if is_body:
-            self._open(0 if own_priority is None else own_priority, own_label)
+            self._unused = self._open(own_priority or 0, own_label)
 
     def place_all(self) -> None:
         """Place every item, in submission order."""
@@ -178,14 +179,14 @@ class Placer:
         then the one at the end of the longest way.
         """
         clocks = self._clocks
-        best, best_key = -1, (False, 0)
+        best, best_key = -1, (False, 0, 0)
         for pred in preds:
             lane = clocks.lane[pred]
             if lane < 0 or clocks.tails[lane] != pred:
                 continue
             if not self._may_join(item, self._lane_stream[lane]):
                 continue
-            key = (clocks.left[pred] == 1, self._depth[pred])
+            key = (clocks.left[pred] == 1, self._depth[pred], -lane)
             if best < 0 or key > best_key:
                 best, best_key = lane, key
         if best >= 0:
@@ -214,8 +215,10 @@ class Placer:
             self._adopt(item, self._lane_stream[best])
             self._choice = REUSES
             return best
+        self._choice = OPENS
+        if self._unused >= 0 and self._may_join(item, self._unused):
+            return self._lane_in(item, self._unused)
         if len(self._free_streams) < self._free_limit:
-            self._choice = OPENS
             return self._lane_in(item, self._open(self.priorities[item], None))
         self._choice = SHARES
         return self._lane_in(item, self._freest(item))
@@ -303,6 +306,8 @@ class Placer:
         for lane in lanes:
             if self._is_sure(item, lane):
                 return lane
+        if stream == self._unused:
+            self._unused = -1
         lane = len(self._lane_stream)
         self._clocks.tails.append(-1)
         self._lane_stream.append(stream)

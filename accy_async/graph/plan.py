@@ -14,6 +14,8 @@ from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.artifact.fingerprint import canonical_bytes
 from accy_async.errors import GraphError
 from accy_async.graph.dataflow import Uses
+from accy_async.graph.draw import to_dot, to_svg
+from accy_async.graph.explain import explain
 from accy_async.graph.hazards import OrderEdge
 from accy_async.graph.layout import BlockLayout, lay_out
 from accy_async.graph.nodes import (
@@ -210,6 +212,26 @@ class LaunchGraphPlan:
             found = lay_out(self.order, self.nodes, self.loops, max_streams)
             self._layouts[max_streams] = found
         return found
+
+    def explain(self, max_streams: int = DEFAULT_MAX_STREAMS, limit: int = 40) -> str:
+        """How the plan is laid out, and why, as text.
+
+        Args:
+            max_streams: what `layout` is asked for.
+            limit: how many items of each block, slots and edges are listed.
+        """
+        return explain(self, max_streams, limit)
+
+    def to_dot(self, max_streams: int = DEFAULT_MAX_STREAMS, limit: int = 500) -> str:
+        """The plan in Graphviz's language, up to ``limit`` nodes."""
+        return to_dot(self, max_streams, limit)
+
+    def to_svg(self, max_streams: int = DEFAULT_MAX_STREAMS, limit: int = 200) -> str:
+        """The plan as an SVG image, up to ``limit`` nodes."""
+        return to_svg(self, max_streams, limit)
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
 
 
 def _find(what: str, name: str, names: Mapping[str, int]) -> int:
