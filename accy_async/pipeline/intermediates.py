@@ -180,11 +180,13 @@ def check_intermediates(
     """Check scratch that the caller brings.
 
     Raises:
-        LaunchArgumentMismatch: there are more or fewer buffers than
-            intermediates, one is too small, or one is also another scratch,
+        LaunchArgumentMismatch: they are closed, there are more or fewer buffers
+            than intermediates, one is too small, or one is also another scratch,
             operand or result buffer.
     """
     where = f"pipeline {pipeline.target!r}"
+    if isinstance(provided, PipelineIntermediates) and provided.is_closed:
+        raise LaunchArgumentMismatch(f"{where}: intermediates: closed already")
     if len(provided) != len(sizes):
         raise LaunchArgumentMismatch(
             f"{where} has {len(sizes)} intermediates, {len(provided)} were given"

@@ -155,8 +155,10 @@ async def launch_pipeline(
         most, and what the call owns is destroyed. The caller's own pool and
         scratch are left alone.
     """
-    prepared = _prepare(backend, request)
+    # The checkpoint comes first: from the check to the first submission nobody
+    # else can close what the launch brings.
     await anyio.lowlevel.checkpoint()
+    prepared = _prepare(backend, request)
     if prepared.is_empty:
         return
     if request.artifacts is not None and request.intermediates is not None:
