@@ -1,0 +1,40 @@
+"""The README's program runs, its links lead somewhere, its commands are marked."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_program_of_the_readme_runs() -> None:
+    """As it stands, in a new process, printing nothing."""
+    (program,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stderr, result.stdout) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", ["demo", "tests"])
+def test_command_of_the_readme_is_one_line(name: str) -> None:
+    """Each marker is followed by a block with one line, for readers and for checks."""
+    pattern = rf"<!-- command: {name} -->\n```sh\n([^\n]+)\n```"
+    assert len(re.findall(pattern, TEXT)) == 1
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", TEXT)
+    assert links
+    missing = [link for link in links if not (ROOT / link).exists()]
+    assert not missing
