@@ -12,7 +12,7 @@ session through both; a call on one that is not open raises `SessionClosed`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,10 @@ import attrs
 import numpy as np
 
 from accy_async.backends.array import DeviceArray
-from accy_async.backends.base import DEFAULT_GRACE_S, Backend
+from accy_async.backends.base import DEFAULT_GRACE_S, Backend, SettleTimeout
 from accy_async.backends.catalogue import open_backend
-from accy_async.backends.cleanup import Cleanup, raise_together
+from accy_async.backends.cleanup import raise_together
+from accy_async.backends.streampool import StreamPool
 from accy_async.dtypes import DType
 from accy_async.errors import (
     GraceExpired,
@@ -34,10 +35,13 @@ from accy_async.errors import (
     ReadBufferDestinationTooSmall,
     SessionClosed,
 )
+from accy_async.graph.executive import GraphExecutive
+from accy_async.graph.options import LaunchOptions
 from accy_async.pipeline.launch import PipelineLaunch, launch_pipeline
 from accy_async.pipeline.pool import PipelineArtifactPool, load_pipeline_artifacts
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
     from numpy.typing import ArrayLike, NDArray
 
     from accy_async.artifact.entry import KernelCallRegistry
@@ -45,6 +49,11 @@ if TYPE_CHECKING:
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.handles import StreamHandle
     from accy_async.backends.lifetimes import Mark
+    from accy_async.graph.outcome import RunStatistics
+    from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.prepared import Binding
+    from accy_async.graph.run import Run
+    from accy_async.observe.protocol import Observer
     from accy_async.pipeline.model import KernelCallPipeline
 
 __all__ = ["Session", "SessionStatistics", "open_session"]
@@ -63,6 +72,7 @@ class SessionStatistics:
         held_by_reaper: names of those destroyed while still in use.
         streams_open: streams of the pool, leased and idle.
         streams_leased: streams that a block uses now.
+        runs: graph runs going on.
         launches: pipeline launches begun since the session was opened.
         launches_in_flight: those of them not known to be done.
     """
@@ -71,6 +81,7 @@ class SessionStatistics:
     held_by_reaper: tuple[str, ...]
     streams_open: int
     streams_leased: int
+    runs: int
     launches: int
     launches_in_flight: int
 
@@ -126,11 +137,18 @@ async def open_session(
     )
     primary: BaseException | None = None
     try:
-        await anyio.lowlevel.checkpoint()
-        yield session
-    except BaseException as error:  # noqa: BLE001 - _leave raises it
-        primary = error
-    await session._leave(primary)  # noqa: SLF001 - opened here, left here
+        async with anyio.create_task_group() as group:
+            session._begin(group)  # noqa: SLF001 - opened here, left here
+            try:
+                await anyio.lowlevel.checkpoint()
+                yield session
+            except BaseException as error:  # noqa: BLE001 - _leave raises it
+                primary = error
+            with anyio.CancelScope(shield=True):
+                await session._stop_runs()  # noqa: SLF001
+    except BaseException as error:  # noqa: BLE001 - as above
+        primary = primary or error
+    await session._leave(primary)  # noqa: SLF001
 
 
 class Session:
@@ -162,9 +180,9 @@ class Session:
         backend.grace_s = grace_s
         self._first_id = backend.next_id
         self._state = "open"
-        self._idle: list[StreamHandle] = []
-        self._stream_count = 0
-        self._stream_slots = anyio.CapacityLimiter(max_streams)
+        self._streams = StreamPool(backend, max_streams)
+        self._runs = GraphExecutive(backend, self._streams, max_in_flight, grace_s)
+        self._group: TaskGroup | None = None
         self._in_flight: deque[_InFlight] = deque()
         self._launch_count = 0
 
@@ -203,8 +221,9 @@ class Session:
         return SessionStatistics(
             live_objects=self.live_objects(),
             held_by_reaper=self.backend.reaper.held(),
-            streams_open=self._stream_count,
-            streams_leased=self._stream_slots.borrowed_tokens,
+            streams_open=self._streams.opened,
+            streams_leased=self._streams.leased,
+            runs=self._runs.running,
             launches=self._launch_count,
             launches_in_flight=len(self._in_flight),
         )
@@ -232,53 +251,38 @@ class Session:
             the block, what was submitted is awaited for the grace at most.
         """
         self._check("stream")
-        borrower = object()
-        await self._stream_slots.acquire_on_behalf_of(borrower)
+        stream = await self._streams.lease(priority)
+        primary: BaseException | None = None
         try:
             self._check("stream")
-            stream = self._take_stream(priority)
-            primary: BaseException | None = None
-            try:
-                yield stream
-                if self.backend.is_alive(stream):
-                    await self.backend.wait_stream(stream)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                primary = error
-            await self._return_stream(stream, primary)
-        finally:
-            self._stream_slots.release_on_behalf_of(borrower)
-
-    def _take_stream(self, priority: int) -> StreamHandle:
-        wanted = self.capabilities.clamp_priority(priority)
-        for stream in self._idle:
-            if stream.priority == wanted:
-                self._idle.remove(stream)
-                return stream
-        if self._idle and self._stream_count >= self.max_streams:
-            self.backend.destroy(self._idle.pop(0))
-            self._stream_count -= 1
-        stream = self.backend.create_stream(priority=priority)
-        self._stream_count += 1
-        return stream
+            yield stream
+            if self.backend.is_alive(stream):
+                await self.backend.wait_stream(stream)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            primary = error
+        await self._return_stream(stream, primary)
 
     async def _return_stream(
         self, stream: StreamHandle, primary: BaseException | None
     ) -> None:
         backend = self.backend
-        if not backend.is_alive(stream):  # the session was left meanwhile
-            self._stream_count -= 1
-            raise_together("leaving a stream", primary, [])
-            return
-        if backend.is_healthy and backend.is_stream_idle(stream):
-            self._idle.append(stream)
-            raise_together("leaving a stream", primary, [])
-            return
-        self._stream_count -= 1
-        await Cleanup(backend, f"stream {stream.id}", self.grace_s).leave(
-            primary,
-            wait=(lambda: backend.wait_stream(stream)) if backend.is_healthy else None,
-            handles=(stream,),
+        is_busy = (
+            backend.is_healthy
+            and backend.is_alive(stream)
+            and not backend.is_stream_idle(stream)
         )
+        settled = None
+        if is_busy:
+            settled = await backend.settle(
+                lambda: backend.wait_stream(stream), self.grace_s
+            )
+        name = f"stream {stream.id}"
+        errors: list[Exception] = []
+        if not self._streams.give_back(stream) and isinstance(settled, SettleTimeout):
+            errors.append(GraceExpired(name, self.grace_s, (name,)))
+        elif settled is not None and not isinstance(settled, SettleTimeout):
+            errors.append(settled)
+        raise_together(f"leaving {name}", primary, errors)
 
     # Arrays
 
@@ -454,6 +458,66 @@ class Session:
         is_awaited = request.artifacts is None or request.intermediates is None
         in_flight.finish(None if is_awaited else self.backend.mark(request.stream))
 
+    # Graphs
+
+    def start(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding] | None = None,
+        options: LaunchOptions | None = None,
+        *,
+        observer: Observer | None = None,
+    ) -> Run:
+        """Start a run of a plan. Sync: it is checked now, and submitted in a task.
+
+        Args:
+            plan: what to run.
+            bindings: an array or buffer for each slot that is not scratch, a
+                numpy array for each host slot, an event for each external one.
+            options: how this run differs from the plain one.
+            observer: told of every node; None costs nothing.
+
+        Raises:
+            LaunchArgumentMismatch: bindings or options do not fit the plan.
+            InvalidType: a binding cannot be one.
+            SessionClosed: the session is not open.
+        """
+        self._check("start")
+        assert self._group is not None
+        return self._runs.start(
+            self._group, plan, bindings, options or LaunchOptions(), observer
+        )
+
+    async def run(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding] | None = None,
+        options: LaunchOptions | None = None,
+        *,
+        observer: Observer | None = None,
+    ) -> RunStatistics:
+        """Run a plan, and return when all of it is done.
+
+        `start` and ``await``, tied together: so that `anyio.fail_after` and
+        `anyio.move_on_after` around it stop the run itself.
+
+        Raises:
+            ExceptionGroup: everything that failed in the run.
+            LaunchArgumentMismatch, InvalidType, SessionClosed: as for `start`.
+
+        Cancellation: cancels the run, and returns once it is over: within the
+            grace, or with a `GraceExpired` in an ExceptionGroup.
+        """
+        run = self.start(plan, bindings, options, observer=observer)
+        try:
+            return await run
+        except anyio.get_cancelled_exc_class() as cancelled:
+            run.cancel()
+            with anyio.CancelScope(shield=True):
+                await run.wait_over()
+            raise_together(f"run {run.name!r}", cancelled, run.cleanup_errors())
+            raise
+
     async def _wait_for_place(self) -> None:
         self._forget_completed()
         while len(self._in_flight) >= self.max_in_flight:
@@ -477,6 +541,15 @@ class Session:
         if self._state != "open":
             raise SessionClosed(f"{call}: the session is {self._state}")
 
+    def _begin(self, group: TaskGroup) -> None:
+        self._group = group
+
+    async def _stop_runs(self) -> None:
+        """Cancel what runs, and wait for it: each run ends within the grace."""
+        self._state = "draining"
+        self._runs.cancel_all()
+        await self._runs.wait_all()
+
     async def _leave(self, primary: BaseException | None) -> None:
         self._state = "draining"
         backend = self.backend
@@ -493,8 +566,9 @@ class Session:
         held = [name for name in backend.reaper.held() if name not in held_before]
         if held:
             errors.insert(0, GraceExpired("the session", self.grace_s, held))
-        if settled is not None and not isinstance(settled, TimeoutError):
+        if settled is not None and not isinstance(settled, SettleTimeout):
             errors.insert(0, settled)
+        errors += self._runs.unobserved_errors()
         if settled is None and (lost := backend.untold_loss()) is not None:
             errors.insert(0, lost)
         raise_together("the session", primary, errors)

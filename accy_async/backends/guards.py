@@ -1,8 +1,9 @@
 """Guards: a word in whether a submitted operation runs, and whose its failure is.
 
 An operation submitted with a guard asks it when its turn comes on the device,
-where the device can ask (the CPU; a GPU runs what it was given), and tells it of
-its failure instead of its stream: the stream's other work goes on.
+where the device can ask (the CPU; a GPU runs what it was given), and tells it how
+it ended: its failure goes to the guard instead of its stream, so that the stream's
+other work goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ class Guard(Protocol):
 
     def blocks(self) -> bool:
         """True for the operation to be skipped after all."""
+
+    def ended(self) -> None:
+        """The operation ran, and well."""
 
     def failed(self, error: DeviceError) -> None:
         """The operation failed on the device."""

@@ -192,17 +192,25 @@ class Timeline:
         Cancellation: only the wait stops.
         """
         completion = Completion()
-        with self._lock:
-            if self.completed >= position or self._lost is not None:
-                completion.set()
-            else:
-                self._waiters.append((position, completion))
+        self.watch(position, completion)
         try:
             await completion.wait()
         except BaseException:
-            with self._lock:
-                self._waiters = [w for w in self._waiters if w[1] is not completion]
+            self.unwatch(completion)
             raise
+
+    def watch(self, position: int, completion: Completion) -> None:
+        """Have the signal set once every operation up to ``position`` has ended."""
+        with self._lock:
+            if self.completed < position and self._lost is None:
+                self._waiters.append((position, completion))
+                return
+        completion.set()
+
+    def unwatch(self, completion: Completion) -> None:
+        """Forget a signal given to `watch`."""
+        with self._lock:
+            self._waiters = [w for w in self._waiters if w[1] is not completion]
 
 
 @attrs.frozen

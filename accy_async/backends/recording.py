@@ -136,7 +136,7 @@ class _Operation:
     def __init__(
         self,
         position: int,
-        run: Callable[[], None] | None = None,
+        run: Callable[[], bool | None] | None = None,
         waits_for: tuple[Timeline, int] | None = None,
         takes_ns: float = 0.0,
         guard: Guard | None = None,
@@ -637,7 +637,7 @@ class RecordingBackend(Backend):
         position: int,
         request: LaunchRequest,
         guard: Guard | None,
-    ) -> Callable[[], None]:
+    ) -> Callable[[], bool]:
         told, is_sticky = failure
         error = DeviceError(
             told.message,
@@ -648,13 +648,14 @@ class RecordingBackend(Backend):
             stream=stream.id,
         )
 
-        def run() -> None:
+        def run() -> bool:
             if is_sticky:
                 self._lose(error)
             elif guard is not None:
                 guard.failed(error)
             else:
                 stream.timeline.fail(position, error)
+            return True  # it failed
 
         return run
 
@@ -740,13 +741,10 @@ class RecordingBackend(Backend):
                 timeline.fail(operation.position, _consequence(cause))
         guard = operation.guard
         is_blocked = guard is not None and guard.blocks()
-        run = operation.run
-        if (
-            run is not None
-            and not is_blocked
-            and timeline.error_at(operation.position) is None
-        ):
-            run()
+        if not is_blocked and timeline.error_at(operation.position) is None:
+            has_failed = operation.run is not None and operation.run() is True
+            if guard is not None and not has_failed:
+                guard.ended()
         timeline.complete(operation.position)
         return True
 

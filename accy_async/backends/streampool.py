@@ -16,9 +16,9 @@ __all__ = ["StreamPool"]
 class StreamPool:
     """Streams of one backend: at most so many, each used by one lessee at a time.
 
-    A stream that comes back idle serves the next lessee. One that comes back
-    busy, or on a device that is not healthy, is destroyed: what is in use then is
-    the reaper's, and no lessee meets the work, or the failure, of another.
+    A stream that comes back idle serves the next lessee. One that comes back busy
+    or failed, or on a device that is not healthy, is destroyed: what is in use then
+    is the reaper's, and no lessee meets the work, or the failure, of another.
 
     For the event loop it is used on.
 
@@ -69,7 +69,9 @@ class StreamPool:
         backend = self._backend
         if not backend.is_alive(stream):
             return False
-        if backend.is_healthy and backend.is_stream_idle(stream):
+        mark = backend.mark(stream)
+        has_failed = mark.timeline.error_at(mark.position) is not None
+        if backend.is_healthy and mark.is_reached and not has_failed:
             self._idle.append(stream)
             return True
         backend.destroy(stream)

@@ -144,8 +144,8 @@ def _edges(block: BlockLayout) -> str:
                 in_order += 1
     implied = total - in_order - by_host - block.wait_count
     return (
-        f"  edges: {total}, of which {in_order} by stream order, {block.wait_count} by waiting "
-        f"(events: {block.event_count}), {implied} implied by those, "
+        f"  edges: {total}, of which {in_order} by stream order, {block.wait_count} "
+        f"by waiting (events: {block.event_count}), {implied} implied by those, "
         f"{by_host} by the host"
     )
 

@@ -16,10 +16,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from accy_async.errors import GraphError
 
-__all__ = ["HOST", "LOOP", "NODE", "Block", "GraphOrder", "nest_loops"]
+__all__ = [
+    "HOST",
+    "LOOP",
+    "MAX_LOOP_DEPTH",
+    "NODE",
+    "Block",
+    "GraphOrder",
+    "nest_loops",
+]
 
 NODE, HOST, LOOP = 0, 1, 2
 """The kinds of items: device work, a call on the host, a loop."""
+
+MAX_LOOP_DEPTH = 64
+"""How deep loops may nest: what runs or draws them goes down one level a loop."""
 
 
 class Block:
@@ -271,7 +282,7 @@ def nest_loops(names: Sequence[str], ranges: Sequence[tuple[int, int]]) -> None:
     """Check that every two loops lie apart or one within the other.
 
     Raises:
-        GraphError: two ranges cross.
+        GraphError: two ranges cross, or loops nest deeper than `MAX_LOOP_DEPTH`.
     """
     begun: list[int] = []
     for loop in sorted(
@@ -287,3 +298,8 @@ def nest_loops(names: Sequence[str], ranges: Sequence[tuple[int, int]]) -> None:
                 "within the other, or both apart"
             )
         begun.append(loop)
+        if len(begun) > MAX_LOOP_DEPTH:
+            raise GraphError(
+                f"loop {names[loop]!r} lies within {MAX_LOOP_DEPTH} others, which is "
+                "as deep as loops may nest"
+            )

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 
-from accy_async.observe.protocol import HOST_STREAM, State
-from accy_async.observe.trace import PhaseSpan, RunSpan, Span
+from accy_async.observe.protocol import State
+from accy_async.observe.trace import PhaseSpan, RunSpan, Span, stream_name
 from accy_async.observe.tracking import SpanTracker
 
 __all__ = ["LOGGER_NAME", "LogObserver"]
@@ -86,7 +86,7 @@ class LogObserver(SpanTracker):
                 span.run_id,
                 span.kind,
                 span.name,
-                "the host" if span.stream_id == HOST_STREAM else span.stream_id,
+                stream_name(span.stream_id),
                 extra=_node_fields("node_submitted", span),
             )
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["ProgressObserver", "RunProgress"]
 
 _REFRESH_NS = 100_000_000
-_ENDED_SHOWN = 8
+ENDED_SHOWN = 8
+"""Runs that have ended whose bars stay."""
 
 
 class RunProgress:
@@ -205,7 +206,7 @@ class ProgressObserver(Observer):
                 return
             self._draw(progress, run, time.perf_counter_ns())
             self._ended.append(run)
-            if len(self._ended) > _ENDED_SHOWN:
+            if len(self._ended) > ENDED_SHOWN:
                 gone = self._ended.pop(0).row
                 if gone is not None:
                     progress.remove_task(gone)

@@ -43,6 +43,7 @@ class _ReadEdge(msgspec.Struct):
 
 
 class _OtherData(msgspec.Struct):
+    shift_ns: int = 0
     open_spans: int = 0
     dropped_spans: int = 0
     dropped_edges: int = 0
@@ -80,11 +81,12 @@ def read_trace(data: bytes | str) -> Trace:
     document = decode_document(data)
     try:
         wanted = msgspec.convert(document, _Document)
+        shift = wanted.otherData.shift_ns
         spans: list[Span] = []
         edges: list[tuple[int, tuple[tuple[int, int]]]] = []
         for event in wanted.traceEvents:
             if event.get("ph") == "X" and event.get("cat") == "node":
-                spans.append(_span(msgspec.convert(event, _ReadSlice)))
+                spans.append(_span(msgspec.convert(event, _ReadSlice), shift))
             elif event.get("ph") == "s" and event.get("cat") == "edge":
                 edge = msgspec.convert(event.get("args"), _ReadEdge)
                 edges.append((edge.run, ((edge.before, edge.after),)))
@@ -108,9 +110,9 @@ def nanoseconds(microseconds: float) -> int:
     return round(microseconds * 1000)
 
 
-def _span(event: _ReadSlice) -> Span:
+def _span(event: _ReadSlice, shift: int) -> Span:
     args = event.args
-    start = nanoseconds(event.ts)
+    start = nanoseconds(event.ts) - shift
     return Span(
         args.run,
         args.node,

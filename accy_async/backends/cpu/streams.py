@@ -173,11 +173,12 @@ class CpuStream(StreamState):
             error = operation.broken(cause, self)
             # The traceback would keep the operation's memory alive.
             error.__cause__ = cause.with_traceback(None)
-        if error is None:
-            return
         if guard is not None:
-            guard.failed(error)
-        else:
+            if error is None:
+                guard.ended()
+            else:
+                guard.failed(error)
+        elif error is not None:
             timeline.fail(position, error)
 
     def _free_idle(self, position: int) -> None:

@@ -1,0 +1,388 @@
+"""Starting runs, and ending each one whole: kernels, streams, events, scratch.
+
+The executive belongs to a session and uses its task group, its stream pool and
+its device. Every run is one task: it loads what is not loaded yet, leases
+streams, submits, waits for the device, and gives everything back, whichever way
+it ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import anyio
+
+from accy_async.backends.cleanup import destroy_all
+from accy_async.backends.handles import EventHandle, StreamHandle
+from accy_async.backends.loading import load_entry
+from accy_async.errors import GraceExpired, InvalidType, LaunchArgumentMismatch
+from accy_async.graph.governor import Governor
+from accy_async.graph.nodes import KernelCall
+from accy_async.graph.options import LaunchOptions, OnError
+from accy_async.graph.plan import LaunchGraphPlan
+from accy_async.graph.prepared import (
+    Binding,
+    Memory,
+    PreparedGraph,
+    check_bindings,
+)
+from accy_async.graph.progress import RunProgress
+from accy_async.graph.run import Run
+from accy_async.graph.runner import Runner
+from accy_async.graph.telling import Telling
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from accy_async.artifact.entry import KernelCallArtifact
+    from accy_async.artifact.kernel import KernelArtifact
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import LoadedArtifact
+    from accy_async.backends.streampool import StreamPool
+    from accy_async.observe.protocol import Observer
+
+__all__ = ["GraphExecutive"]
+
+MAX_PREPARED = 32
+"""Prepared plans kept for running again; the one unused longest goes first."""
+
+
+class GraphExecutive:
+    """Runs plans on one device.
+
+    Args:
+        backend: the device.
+        streams: the pool that runs lease from.
+        max_in_flight: operations that all runs may have in flight together.
+        grace_s: how long a cancelled run may wait for the device, in seconds.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        streams: StreamPool,
+        max_in_flight: int,
+        grace_s: float,
+    ) -> None:
+        self._backend = backend
+        self._streams = streams
+        self._grace_s = grace_s
+        self._governor = Governor(max_in_flight)
+        self._kernels: dict[int, tuple[KernelArtifact, LoadedArtifact]] = {}
+        self._entries: list[KernelCallArtifact] = []
+        self._loading = anyio.Lock()
+        self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
+        self._idle_events: list[EventHandle] = []
+        self._runs: set[Run] = set()
+        self._scopes: dict[Run, anyio.CancelScope] = {}
+        self._unobserved: list[Run] = []
+
+    @property
+    def running(self) -> int:
+        """Runs that are not done."""
+        return len(self._runs)
+
+    def start(
+        self,
+        group: TaskGroup,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding] | None,
+        options: LaunchOptions,
+        observer: Observer | None = None,
+    ) -> Run:
+        """Start a run in a task of the group. Sync; submits nothing yet.
+
+        Raises:
+            InvalidType: ``plan`` is no plan, or a binding cannot be one.
+            LaunchArgumentMismatch: bindings or options do not fit the plan.
+        """
+        if not isinstance(plan, LaunchGraphPlan):
+            raise InvalidType("start.plan", plan, "a LaunchGraphPlan")
+        bindings = {} if bindings is None else bindings
+        bound = check_bindings(self._backend, plan, bindings)
+        _check_options(plan, options)
+        progress = RunProgress(
+            plan, cancels_on_error=options.on_error is OnError.CANCEL
+        )
+        scope = anyio.CancelScope()
+
+        def cancel() -> None:
+            progress.stop()
+            scope.cancel()
+
+        run = Run(options.name or _title(plan), progress, cancel)
+        self._runs.add(run)
+        job = _Job(run, plan, dict(bindings), bound, options, progress, scope, observer)
+        group.start_soon(self._main, job)
+        return run
+
+    def cancel_all(self) -> None:
+        """Cancel every run that is going on."""
+        for run in list(self._runs):
+            run.cancel()
+
+    async def wait_all(self) -> None:
+        """Return when no run is going on any more."""
+        while self._runs:
+            await next(iter(self._runs)).wait_over()
+
+    def unobserved_errors(self) -> list[Exception]:
+        """What runs failed with that nobody awaited or cancelled; told once."""
+        errors = [run.unobserved_error() for run in self._unobserved]
+        self._unobserved.clear()
+        return [error for error in errors if error is not None]
+
+    # One run
+
+    async def _main(self, job: _Job) -> None:
+        cleanup: list[Exception] = []
+        try:
+            with job.scope:
+                forget = job.progress.has_failed.on_set(job.scope.cancel)
+                try:
+                    await self._run(job)
+                except Exception as error:  # noqa: BLE001 - it is the run's outcome
+                    job.run.failed_to_prepare(error)
+                finally:
+                    forget()
+        finally:
+            self._governor.leave(job.progress)
+            # Also on the way out of a cancellation from outside.
+            job.progress.stop_unless_submitted()
+            with anyio.CancelScope(shield=True):
+                await self._give_back(job, cleanup)
+            job.run.failed_to_clean_up(cleanup)
+            job.progress.finish()
+            if job.telling is not None:
+                job.telling.close(*job.run.told_outcome())
+            self._runs.discard(job.run)
+            self._unobserved.append(job.run)
+
+    async def _run(self, job: _Job) -> None:
+        job.prepared = await self._prepare(job)
+        await self._lease(job)
+        backend, options = self._backend, job.options
+        for event in options.wait_events:
+            for stream in job.streams:
+                backend.stream_wait_event(stream, event)
+        self._governor.enter(job.progress, options.weight)
+        if job.observer is not None:
+            job.telling = Telling(
+                job.observer, job.run.name, job.prepared, job.progress
+            )
+        runner = Runner(
+            backend,
+            job.prepared,
+            job.progress,
+            job.streams,
+            job.take_event(self._new_event),
+            self._governor,
+            job.telling,
+        )
+        await runner.run(job.plan.layout(job.max_streams))
+        self._governor.leave(job.progress)
+        if options.signal_event is not None:
+            self._signal(job, options.signal_event)
+        job.progress.has_submitted_all = True
+        await job.progress.wait_streams()
+
+    async def _lease(self, job: _Job) -> None:
+        own = job.options.stream
+        if own is not None:
+            job.streams = [own]
+            job.max_streams = 1
+        else:
+            job.max_streams = self._streams.limit
+            layout = job.plan.layout(job.max_streams)
+            wanted = [*layout.stream_priorities]
+            wanted += [0] * (max(1, layout.most_streams) - len(wanted))
+            job.leased = [await self._streams.lease(wanted[0])]
+            for priority in wanted[1:]:
+                stream = self._streams.lease_nowait(priority)
+                if stream is None:  # others have them: fewer will do
+                    job.max_streams = len(job.leased)
+                    break
+                job.leased.append(stream)
+            job.streams = job.leased
+        job.progress.timelines = [
+            self._backend.mark(stream).timeline for stream in job.streams
+        ]
+
+    def _signal(self, job: _Job, event: EventHandle) -> None:
+        """Record the event on the first stream, behind all of the others."""
+        first, *others = job.streams
+        for stream in others:
+            joined = job.take_event(self._new_event)()
+            self._backend.record_event(joined, stream)
+            self._backend.stream_wait_event(first, joined)
+        self._backend.record_event(event, first)
+
+    async def _give_back(self, job: _Job, errors: list[Exception]) -> None:
+        backend = self._backend
+        held_before = set(backend.reaper.held())
+        settled = None
+        if backend.is_healthy and job.progress.in_flight():
+            settled = await backend.settle(job.progress.wait_streams, self._grace_s)
+        for stream in job.leased:
+            try:
+                self._streams.give_back(stream)
+            except Exception as error:  # noqa: BLE001 - joined to the run's outcome
+                errors.append(error)
+        if settled is None and backend.is_healthy:
+            self._idle_events += job.events
+        else:
+            destroy_all(backend, job.events, errors)
+        if job.prepared is not None:
+            job.prepared.is_in_use = False
+            if settled is not None:
+                self._forget(job.prepared, errors)
+        if settled is not None:
+            held = [name for name in backend.reaper.held() if name not in held_before]
+            errors.insert(0, GraceExpired(f"run {job.run.name!r}", self._grace_s, held))
+
+    def _new_event(self) -> EventHandle:
+        return (
+            self._idle_events.pop()
+            if self._idle_events
+            else (self._backend.create_event())
+        )
+
+    # Preparing
+
+    async def _prepare(self, job: _Job) -> PreparedGraph:
+        key = _key(job)
+        found = self._prepared.get(key)
+        if found is not None and not found.is_in_use and found.is_alive:
+            self._prepared.move_to_end(key)
+            found.is_in_use = True
+            return found
+        await self._load_kernels(job.plan)
+        events = {
+            name: event
+            for name, event in job.bindings.items()
+            if isinstance(event, EventHandle)
+        }
+        prepared = PreparedGraph(
+            self._backend, job.plan, self._kernels, job.bound, events, job.options
+        )
+        prepared.is_in_use = True
+        replaced = self._prepared.pop(key, None)
+        if replaced is not None and not replaced.is_in_use:
+            replaced.close()
+        self._prepared[key] = prepared
+        self._evict()
+        return prepared
+
+    def _evict(self) -> None:
+        for key, prepared in list(self._prepared.items()):
+            if len(self._prepared) <= MAX_PREPARED:
+                return
+            if not prepared.is_in_use:
+                del self._prepared[key]
+                prepared.close()
+
+    def _forget(self, prepared: PreparedGraph, errors: list[Exception]) -> None:
+        for key, known in list(self._prepared.items()):
+            if known is prepared:
+                del self._prepared[key]
+        try:
+            prepared.close()
+        except Exception as error:  # noqa: BLE001 - joined to the run's outcome
+            errors.append(error)
+
+    async def _load_kernels(self, plan: LaunchGraphPlan) -> None:
+        """Load the kernels of a plan that are not loaded yet, each once."""
+        wanted = {
+            id(node.operation.entry): node.operation.entry
+            for node in plan.nodes
+            if isinstance(node.operation, KernelCall)
+        }
+        if wanted.keys() <= self._kernels.keys():
+            return
+        async with self._loading:
+            for identity, entry in wanted.items():
+                if identity not in self._kernels:
+                    loaded = await load_entry(self._backend, entry, None)
+                    self._entries.append(entry)  # keeps its identity its own
+                    self._kernels[identity] = (loaded.artifact, loaded.loaded)
+
+
+class _Job:
+    """What one run has; given back when it ends."""
+
+    def __init__(
+        self,
+        run: Run,
+        plan: LaunchGraphPlan,
+        bindings: dict[str, Binding],
+        bound: Mapping[str, Memory],
+        options: LaunchOptions,
+        progress: RunProgress,
+        scope: anyio.CancelScope,
+        observer: Observer | None,
+    ) -> None:
+        self.run = run
+        self.plan = plan
+        self.bindings = bindings
+        self.bound = bound
+        self.options = options
+        self.progress = progress
+        self.scope = scope
+        self.prepared: PreparedGraph | None = None
+        self.observer = observer
+        self.telling: Telling | None = None
+        self.max_streams = 1
+        self.streams: list[StreamHandle] = []
+        self.leased: list[StreamHandle] = []
+        self.events: list[EventHandle] = []
+
+    def take_event(self, new: Callable[[], EventHandle]) -> Callable[[], EventHandle]:
+        def take() -> EventHandle:
+            event = new()
+            self.events.append(event)
+            return event
+
+        return take
+
+
+def _key(job: _Job) -> tuple[object, ...]:
+    """What a prepared plan can be used again for."""
+    options = job.options
+    return (
+        id(job.plan),  # the prepared plan under this key keeps it alive
+        tuple(
+            (name, id(memory)) if not hasattr(memory, "id") else (name, memory)
+            for name, memory in job.bound.items()
+        ),
+        tuple(
+            sorted(
+                (n, e.id) for n, e in job.bindings.items() if isinstance(e, EventHandle)
+            )
+        ),
+        tuple(sorted(options.tuning.items())),
+        options.runtime_scalars,
+    )
+
+
+def _title(plan: LaunchGraphPlan) -> str:
+    return f"plan of {len(plan.nodes)} nodes"
+
+
+def _check_options(plan: LaunchGraphPlan, options: LaunchOptions) -> None:
+    if not isinstance(options, LaunchOptions):
+        raise InvalidType("start.options", options, "LaunchOptions")
+    given, taken = len(options.runtime_scalars), plan.runtime_scalar_count
+    if given != taken:
+        raise LaunchArgumentMismatch(
+            f"options.runtime_scalars: {given} were given, the plan takes {taken}"
+        )
+    for name in options.tuning:
+        if name not in plan.node_index:
+            raise LaunchArgumentMismatch(
+                f"options.tuning: the plan has no node {name!r}"
+            )
+    if not math.isfinite(options.weight):
+        raise LaunchArgumentMismatch("options.weight: expected a finite number")

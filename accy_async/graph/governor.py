@@ -1,0 +1,43 @@
+"""Sharing a session's room for work in flight among its runs, by weight.
+
+Each run may have so many operations in flight: its share, by weight, of what the
+session allows. So the shares of all runs keep to the session's bound together, a
+run that starts later finds its share free, and a device that is never full of one
+run's work gets to another's soon.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MIN_SHARE", "Governor"]
+
+MIN_SHARE = 8
+"""What every run may have in flight, however many there are."""
+
+
+class Governor:
+    """Divides room for ``limit`` operations among the runs that are going on."""
+
+    __slots__ = ("_total", "_weights", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._weights: dict[object, float] = {}
+        self._total = 0.0
+
+    def enter(self, run: object, weight: float) -> None:
+        """A run begins to submit."""
+        self._weights[run] = weight
+        self._total += weight
+
+    def leave(self, run: object) -> None:
+        """A run has submitted everything, or ended."""
+        self._total -= self._weights.pop(run, 0.0)
+
+    def share(self, run: object) -> int:
+        """How many operations the run may have in flight now."""
+        part = self._weights[run] / self._total
+        return max(MIN_SHARE, int(self.limit * part))
+
+    def slice_part(self, run: object) -> float:
+        """The run's part of a turn at submitting: its weight over the greatest."""
+        return self._weights[run] / max(self._weights.values())

@@ -1,0 +1,116 @@
+"""How a plan is run: where, after what, with which scalars and candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import attrs
+
+from accy_async.backends.handles import EventHandle, StreamHandle
+from accy_async.dtypes import ScalarArgument
+from accy_async.errors import InvalidType, InvalidValue
+from accy_async.values import (
+    enum,
+    field_name,
+    instances,
+    member_of,
+    number,
+    optional,
+    text,
+    to_tuple,
+    tuple_of,
+)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from attrs import Attribute
+
+__all__ = ["LaunchOptions", "OnError"]
+
+
+class OnError(str, Enum):
+    """What becomes of the nodes that do not depend on one that failed."""
+
+    FINISH = "finish"
+    """They finish; only what depends on the failed node is skipped."""
+
+    CANCEL = "cancel"
+    """Nothing further is submitted, and what has not begun yet is skipped."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+def on_error(value: OnError | str) -> OnError:
+    """Converter: a member, or its value as text."""
+    return member_of(OnError, value)
+
+
+def _check_tuning(
+    instance: object, attribute: Attribute[Any], value: Mapping[str, int]
+) -> None:
+    name = field_name(instance, attribute)
+    expected = "a mapping from node names to candidate indices"
+    if not isinstance(value, Mapping):
+        raise InvalidType(name, value, expected)
+    for node, candidate in value.items():
+        if not isinstance(node, str):
+            raise InvalidType(name, node, expected)
+        if isinstance(candidate, bool) or not isinstance(candidate, int):
+            raise InvalidType(f"{name}[{node!r}]", candidate, expected)
+        if candidate < 0:
+            raise InvalidValue(f"{name}[{node!r}]", candidate, expected)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class LaunchOptions:
+    """How one run of a plan differs from the plain one.
+
+    Attributes:
+        stream: run everything on this stream, in the plan's order; None for the
+            plan's own layout on leased streams.
+        wait_events: events that the run waits for on the device before anything.
+        signal_event: an event that the run signals when all of it is done.
+        tuning: which launch candidate a node uses, by node name.
+        runtime_scalars: what the plan's `RuntimeScalar` references stand for.
+        on_error: what becomes of the nodes that do not depend on a failed one.
+        weight: the run's share, against that of the other runs.
+        name: the run's name in errors, logs and traces.
+    """
+
+    stream: StreamHandle | None = attrs.field(
+        default=None, validator=optional(instances(StreamHandle))
+    )
+    wait_events: tuple[EventHandle, ...] = attrs.field(
+        default=(),
+        converter=to_tuple,
+        validator=tuple_of(EventHandle, expected="EventHandle values"),
+    )
+    signal_event: EventHandle | None = attrs.field(
+        default=None, validator=optional(instances(EventHandle))
+    )
+    tuning: Mapping[str, int] = attrs.field(factory=dict, validator=_check_tuning)
+    runtime_scalars: tuple[ScalarArgument, ...] = attrs.field(
+        default=(),
+        converter=to_tuple,
+        validator=tuple_of(ScalarArgument, expected="ScalarArgument values"),
+    )
+    on_error: OnError = attrs.field(
+        default=OnError.FINISH, converter=on_error, validator=enum(OnError)
+    )
+    weight: float = attrs.field(default=1.0, validator=number(0.001, 1000.0))
+    name: str | None = attrs.field(default=None, validator=optional(text()))
+
+    @property
+    def leaves_plan_unchanged(self) -> bool:
+        """True where a plan prepared without options serves as it is."""
+        return (
+            self.stream is None
+            and not self.wait_events
+            and self.signal_event is None
+            and not self.tuning
+            and not self.runtime_scalars
+        )

@@ -1,0 +1,381 @@
+"""A plan bound to a device: kernels loaded, buffers known, launches packed.
+
+Preparing does once what every run of a plan would do again: look up and load
+kernels, allocate scratch, work out geometry, pack arguments. A prepared plan
+serves one run at a time, as its scratch would be shared otherwise.
+
+Slots change hands inside a run: a loop's carries swap the buffers of two slots.
+So a node whose slots are carried somewhere has one prepared action for each
+combination of buffers that it has met; all others have exactly one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from accy_async.artifact.geometry import FixedLaunch
+from accy_async.backends.array import DeviceArray
+from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.handles import (
+    BufferAccess,
+    BufferBinding,
+    BufferHandle,
+    EventHandle,
+    Handle,
+    StreamHandle,
+)
+from accy_async.backends.launch import LaunchRequest
+from accy_async.dtypes import ScalarArgument
+from accy_async.errors import InvalidType, LaunchArgumentMismatch
+from accy_async.graph.nodes import (
+    BufferSlot,
+    CopyBuffer,
+    CopyFromDevice,
+    CopyToDevice,
+    EventSignal,
+    EventWait,
+    Fill,
+    HostSlot,
+    KernelCall,
+    LaunchGraphNode,
+    RuntimeScalar,
+)
+
+if TYPE_CHECKING:
+    from accy_async.artifact.entry import KernelCallArtifact
+    from accy_async.artifact.kernel import KernelArtifact
+    from accy_async.backends.base import Backend
+    from accy_async.backends.guards import Guard
+    from accy_async.backends.handles import LoadedArtifact
+    from accy_async.graph.options import LaunchOptions
+    from accy_async.graph.plan import LaunchGraphPlan
+
+__all__ = ["Action", "Binding", "Memory", "PreparedGraph", "check_bindings"]
+
+Action = Callable[[StreamHandle | None, "Guard | None"], int]
+"""Submits one node to a stream; returns its position there."""
+
+Binding = DeviceArray | BufferBinding | BufferHandle | EventHandle | object
+"""What a slot or an external event is bound to; host slots take numpy arrays."""
+
+Memory = BufferHandle | np.ndarray
+
+
+def check_bindings(
+    backend: Backend, plan: LaunchGraphPlan, bindings: Mapping[str, Binding]
+) -> dict[str, Memory]:
+    """The buffer or array of every slot that the caller binds.
+
+    Raises:
+        LaunchArgumentMismatch: a slot or event is not bound, something is bound
+            that the plan does not have, or a buffer or array is too small, of
+            another dtype, or of another backend.
+        InvalidType: something is bound to what it cannot be.
+    """
+    wanted = {slot.name: slot for slot in plan.slots}
+    known = {*wanted, *plan.external_events}
+    for name in bindings:
+        if name not in known:
+            raise LaunchArgumentMismatch(
+                f"bindings: the plan has no slot or external event {name!r}"
+            )
+    bound: dict[str, Memory] = {}
+    for name, slot in wanted.items():
+        if isinstance(slot, BufferSlot) and slot.is_scratch:
+            if name in bindings:
+                raise LaunchArgumentMismatch(
+                    f"bindings[{name!r}]: a scratch slot is the run's own"
+                )
+            continue
+        if name not in bindings:
+            raise LaunchArgumentMismatch(f"bindings: slot {name!r} is not bound")
+        bound[name] = _bind(backend, slot, bindings[name])
+    for name in plan.external_events:
+        if not isinstance(bindings.get(name), EventHandle):
+            raise LaunchArgumentMismatch(
+                f"bindings: external event {name!r} is not bound to an event"
+            )
+    return bound
+
+
+def _bind(backend: Backend, slot: BufferSlot | HostSlot, given: Binding) -> Memory:
+    where = f"bindings[{slot.name!r}]"
+    if isinstance(slot, HostSlot):
+        if not isinstance(given, np.ndarray):
+            raise InvalidType(where, given, "a numpy array")
+        if given.nbytes != slot.byte_size or not given.flags.c_contiguous:
+            raise LaunchArgumentMismatch(
+                f"{where}: an array of {given.nbytes} bytes, contiguous "
+                f"{given.flags.c_contiguous}; expected {slot.byte_size} contiguous ones"
+            )
+        return given
+    if isinstance(given, DeviceArray):
+        if given.dtype is not slot.dtype:
+            raise LaunchArgumentMismatch(
+                f"{where}: {given!r}, expected dtype {slot.dtype}"
+            )
+        handle = given.binding().handle
+    elif isinstance(given, BufferBinding):
+        handle = given.handle
+    elif isinstance(given, BufferHandle):
+        handle = given
+    else:
+        raise InvalidType(where, given, "a DeviceArray, BufferBinding or BufferHandle")
+    if handle.backend is not backend.kind:
+        raise LaunchArgumentMismatch(
+            f"{where}: a buffer of backend {handle.backend}, expected {backend.kind}"
+        )
+    if handle.byte_size < slot.byte_size:
+        raise LaunchArgumentMismatch(
+            f"{where}: {handle.byte_size} bytes, expected at least {slot.byte_size}"
+        )
+    return handle
+
+
+class PreparedGraph:
+    """A plan made ready for one set of bindings.
+
+    Args:
+        backend: the device.
+        plan: the plan.
+        kernels: each entry's artifact, as made and as loaded.
+        bound: what `check_bindings` gave.
+        events: what external events are bound to.
+        options: scalars and candidates.
+
+    Raises:
+        LaunchArgumentMismatch, CapabilityMismatch: a launch does not fit its
+            kernel or the device; nothing was submitted.
+        OutOfMemory: no room for the scratch; none is left allocated.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        plan: LaunchGraphPlan,
+        kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
+        bound: Mapping[str, Memory],
+        events: Mapping[str, EventHandle],
+        options: LaunchOptions,
+    ) -> None:
+        self.backend = backend
+        self.plan = plan
+        self.bound = bound
+        self.options = options
+        self.events: dict[str, EventHandle] = dict(events)
+        self.is_in_use = False
+        self.geometries: dict[int, FixedLaunch] = {}
+        self._kernels = kernels
+        self._scratch: list[BufferHandle] = []
+        self._own_events: list[EventHandle] = []
+        try:
+            self._allocate()
+            self._slot_of = plan.slot_index
+            self.carried = frozenset(
+                self._slot_of[name]
+                for loop in plan.loops
+                for carry in loop.carries
+                for name in (carry.current, carry.next)
+            )
+            self._uses = [
+                tuple(self._slot_of[slot] for slot, _ in node.uses())
+                for node in plan.nodes
+            ]
+            self.is_variable = [
+                not self.carried.isdisjoint(uses) for uses in self._uses
+            ]
+            self.actions: list[Action | None] = [
+                None if node.is_host else self._make(index, self.initial_memories)
+                for index, node in enumerate(plan.nodes)
+            ]
+        except BaseException as error:
+            errors: list[Exception] = []
+            self._destroy(errors)
+            raise_together("preparing a plan", error, errors)
+            raise
+        self._variants: dict[tuple[int, ...], Action] = {}
+
+    @property
+    def is_alive(self) -> bool:
+        """True where everything that it refers to is still there."""
+        handles: list[Handle] = [*self.events.values()]
+        handles += [m for m in self.initial_memories if isinstance(m, BufferHandle)]
+        return all(self.backend.is_alive(handle) for handle in handles)
+
+    def close(self) -> None:
+        """Destroy scratch and events; what is in use goes to the reaper."""
+        errors: list[Exception] = []
+        self._destroy(errors)
+        raise_together("closing a prepared plan", None, errors)
+
+    def action(self, index: int, memories: Sequence[Memory]) -> Action:
+        """What submits a node whose slots have these buffers now."""
+        if not self.is_variable[index]:
+            return cast("Action", self.actions[index])
+        key = (index, *(id(memories[slot]) for slot in self._uses[index]))
+        action = self._variants.get(key)
+        if action is None:
+            action = self._variants[key] = self._make(index, memories)
+        return action
+
+    def slot_index(self, name: str) -> int:
+        """A slot's place among the plan's."""
+        return self._slot_of[name]
+
+    def _allocate(self) -> None:
+        backend, plan = self.backend, self.plan
+        memories: list[Memory] = []
+        for slot in plan.slots:
+            memory = self.bound.get(slot.name)
+            if memory is None:
+                memory = backend.allocate_buffer(slot.byte_size)
+                self._scratch.append(memory)
+            memories.append(memory)
+        self.initial_memories: tuple[Memory, ...] = tuple(memories)
+        for name in _signalled(plan):
+            if name not in self.events:
+                event = backend.create_event()
+                self._own_events.append(event)
+                self.events[name] = event
+
+    def _destroy(self, errors: list[Exception]) -> None:
+        handles: list[Handle] = [*reversed(self._own_events)]
+        handles += reversed(self._scratch)
+        destroy_all(self.backend, handles, errors)
+        self._own_events.clear()
+        self._scratch.clear()
+
+    def _make(self, index: int, memories: Sequence[Memory]) -> Action:
+        node = self.plan.nodes[index]
+        action = self._make_operation(node, memories)
+        if not node.wait_events and node.signal_event is None:
+            return action
+        backend = self.backend
+        waits = [self.events[name] for name in node.wait_events]
+        signal = None if node.signal_event is None else self.events[node.signal_event]
+
+        def with_events(stream: StreamHandle | None, guard: Guard | None) -> int:
+            for event in waits:
+                backend.stream_wait_event(stream, event)
+            position = action(stream, guard)
+            return position if signal is None else backend.record_event(signal, stream)
+
+        return with_events
+
+    def _make_operation(
+        self, node: LaunchGraphNode, memories: Sequence[Memory]
+    ) -> Action:
+        backend, operation = self.backend, node.operation
+
+        def memory(name: str) -> Memory:
+            return memories[self._slot_of[name]]
+
+        def buffer(name: str) -> BufferHandle:
+            return cast("BufferHandle", memory(name))
+
+        if isinstance(operation, KernelCall):
+            return self._make_launch(node, operation, memories)
+        if isinstance(operation, CopyToDevice):
+            target, source = buffer(operation.target), memory(operation.source)
+            return lambda stream, guard: backend.write_buffer(
+                target, source, stream=stream, guard=guard
+            )
+        if isinstance(operation, CopyFromDevice):
+            source, out = buffer(operation.source), memory(operation.target)
+            return lambda stream, guard: backend.read_buffer(
+                source, out, stream=stream, guard=guard
+            )
+        if isinstance(operation, CopyBuffer):
+            first, second = buffer(operation.source), buffer(operation.target)
+            size = self._slot(operation.target).byte_size
+            return lambda stream, guard: backend.copy_buffer(
+                first, second, byte_size=size, stream=stream, guard=guard
+            )
+        if isinstance(operation, Fill):
+            filled, pattern = buffer(operation.target), operation.value.to_bytes()
+            size = self._slot(operation.target).byte_size
+            return lambda stream, guard: backend.fill_buffer(
+                filled, pattern, byte_size=size, stream=stream, guard=guard
+            )
+        if isinstance(operation, EventWait):
+            awaited = self.events[operation.event]
+            return lambda stream, _: backend.stream_wait_event(stream, awaited)
+        assert isinstance(operation, EventSignal)
+        signalled = self.events[operation.event]
+        return lambda stream, _: backend.record_event(signalled, stream)
+
+    def _make_launch(
+        self, node: LaunchGraphNode, call: KernelCall, memories: Sequence[Memory]
+    ) -> Action:
+        backend, entry = self.backend, call.entry
+        artifact, loaded = self._kernels[id(entry)]
+        runtime = self._runtime_scalars(node, entry)
+        geometry = self._geometry(node, entry, runtime)
+        self.geometries[self.plan.node_index[node.name]] = geometry
+        if entry.shape_profile is not None:
+            entry.shape_profile.check(runtime)
+        prepared = backend.prepare_launch(
+            LaunchRequest(
+                artifact=artifact,
+                loaded=loaded,
+                buffers=tuple(
+                    _binding(memories[self._slot_of[use.slot]], use.access, slot)
+                    for use in call.buffers
+                    for slot in (self._slot(use.slot),)
+                ),
+                scalars=runtime + entry.static_arguments,
+                geometry=geometry,
+                diagnostic_id=node.name,
+            )
+        )
+        submit = backend.submit_launch
+        return lambda stream, guard: submit(prepared, stream, guard)
+
+    def _slot(self, name: str) -> BufferSlot:
+        return cast("BufferSlot", self.plan.slots[self._slot_of[name]])
+
+    def _runtime_scalars(
+        self, node: LaunchGraphNode, entry: KernelCallArtifact
+    ) -> tuple[ScalarArgument, ...]:
+        given = node.runtime_scalars or entry.runtime_scalar_defaults
+        return tuple(
+            self.options.runtime_scalars[scalar.index]
+            if isinstance(scalar, RuntimeScalar)
+            else scalar
+            for scalar in given
+        )
+
+    def _geometry(
+        self,
+        node: LaunchGraphNode,
+        entry: KernelCallArtifact,
+        runtime: Sequence[ScalarArgument],
+    ) -> FixedLaunch:
+        chosen = self.options.tuning.get(node.name, node.tuning_candidate)
+        if chosen is None:
+            return entry.launch.geometry(runtime)
+        if entry.launch_resources is None:
+            raise LaunchArgumentMismatch(
+                f"node {node.name!r}: kernel {entry.target!r} has no launch candidates"
+            )
+        return entry.launch_resources.candidate(chosen).geometry
+
+
+def _binding(memory: Memory, access: BufferAccess, slot: BufferSlot) -> BufferBinding:
+    return BufferBinding(
+        handle=cast("BufferHandle", memory), access=access, byte_size=slot.byte_size
+    )
+
+
+def _signalled(plan: LaunchGraphPlan) -> dict[str, None]:
+    """The events that nodes signal, each once."""
+    names: dict[str, None] = {}
+    for node in plan.nodes:
+        if isinstance(node.operation, EventSignal):
+            names[node.operation.event] = None
+        if node.signal_event is not None:
+            names[node.signal_event] = None
+    return names

@@ -1,0 +1,216 @@
+"""Runs: what `Session.start` gives, to await, to look at, and to cancel."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from typing import TYPE_CHECKING
+
+from accy_async.errors import GraphError
+from accy_async.graph.outcome import (
+    NodeSkipped,
+    NodeState,
+    RunCancelled,
+    RunStatistics,
+)
+
+if TYPE_CHECKING:
+    from accy_async.graph.progress import RunProgress
+    from accy_async.observe.protocol import State
+
+__all__ = ["NodeHandle", "Run"]
+
+
+class NodeHandle:
+    """One node, or one loop, of a run; ``run[name]`` gives it.
+
+    Awaiting it returns when the node is done on the device (a loop: its last
+    iteration), and raises what it failed with.
+
+    Raises:
+        AccyError: what the node failed with; for a host call, what it raised.
+        NodeSkipped: something that it depends on failed.
+        RunCancelled: the run was cancelled before the node began.
+
+    Cancellation: only the wait stops; node and run go on.
+    """
+
+    __slots__ = ("_index", "_progress", "name")
+
+    def __init__(self, progress: RunProgress, index: int, name: str) -> None:
+        self._progress = progress
+        self._index = index
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<NodeHandle {self.name}: {self.state}>"
+
+    @property
+    def state(self) -> NodeState:
+        """Where the node stands."""
+        return self._progress.state(self._index)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What it failed with, if it did."""
+        return self._progress.error(self._index)
+
+    def __await__(self) -> Generator[object, object, None]:
+        return self.wait().__await__()
+
+    async def wait(self) -> None:
+        """Return when the node is done; see the class."""
+        await self._progress.wait(self._index)
+        state = self.state
+        if state is NodeState.FINISHED:
+            return
+        error = self.error
+        if state is NodeState.FAILED and error is not None:
+            raise error
+        if state is NodeState.SKIPPED:
+            raise NodeSkipped(
+                f"node {self.name!r} was skipped: something it depends on failed"
+            ) from self._progress.cause_of_skip(self._index)
+        raise RunCancelled(f"node {self.name!r} was not run: the run was cancelled")
+
+
+class Run:
+    """One running of a plan.
+
+    * ``await run`` returns its statistics when all of it is done.
+    * ``await run["softmax"]`` returns when one node is.
+    * ``async for node in run`` gives each node as it gets done.
+    * ``run.cancel()`` stops it.
+
+    A run belongs to its session: leaving the session cancels what still runs.
+
+    Raises:
+        ExceptionGroup: on ``await run``: everything that failed in it; the
+            nodes that were skipped because of that add nothing.
+        RunCancelled: on ``await run``: it was cancelled and nothing failed.
+
+    Cancellation: of ``await run``, ``await run[node]`` or the iteration: only
+        the wait stops, the run goes on. `Session.run` ties the two together.
+    """
+
+    def __init__(
+        self, name: str, progress: RunProgress, cancel: Callable[[], None]
+    ) -> None:
+        self.name = name
+        self._progress = progress
+        self._cancel = cancel
+        self._preparing_error: Exception | None = None
+        self._cleanup_errors: list[Exception] = []
+        self._is_observed = False
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}: {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """``running``, ``finished``, ``failed`` or ``cancelled``."""
+        if not self.is_done:
+            return "running"
+        error = self._outcome()
+        if error is None:
+            return "finished"
+        return "cancelled" if isinstance(error, RunCancelled) else "failed"
+
+    @property
+    def is_done(self) -> bool:
+        """True where all of it is done, in whatever way."""
+        return self._progress.done.is_set()
+
+    @property
+    def errors(self) -> Mapping[str, BaseException]:
+        """What failed so far, by the name of the node or loop."""
+        name = self._progress.relations.name
+        return {name(i): error for i, error in self._progress.errors.items()}
+
+    def __getitem__(self, name: str) -> NodeHandle:
+        """The node, or loop, of that name.
+
+        Raises:
+            GraphError: the plan has none.
+        """
+        index = self._progress.relations.find(name)
+        if index is None:
+            raise GraphError(f"run {self.name!r}: the plan has no node {name!r}")
+        return NodeHandle(self._progress, index, name)
+
+    def __await__(self) -> Generator[object, object, RunStatistics]:
+        return self.wait().__await__()
+
+    async def wait(self) -> RunStatistics:
+        """Return when all of it is done; see the class."""
+        await self._progress.done.wait()
+        self._is_observed = True
+        error = self._outcome()
+        if error is not None:
+            raise error
+        return self.statistics()
+
+    async def wait_over(self) -> None:
+        """Return when all of it is done, whatever became of it.
+
+        Cancellation: only the wait stops.
+        """
+        await self._progress.done.wait()
+
+    def cleanup_errors(self) -> list[Exception]:
+        """What went wrong after the last node, e.g. a `GraceExpired`."""
+        return list(self._cleanup_errors)
+
+    def cancel(self) -> None:
+        """Stop the run. Sync; idempotent; nothing if it is done.
+
+        No further node is submitted, host calls are cancelled, and work that was
+        submitted but has not begun is dropped where the device can. What has
+        begun is awaited for the session's grace at most. ``await run`` then
+        raises `RunCancelled`.
+        """
+        self._is_observed = True
+        if not self.is_done:
+            self._cancel()
+
+    def statistics(self) -> RunStatistics:
+        """The run at this moment."""
+        return self._progress.statistics()
+
+    async def __aiter__(self) -> AsyncIterator[NodeHandle]:
+        """Each node, once, as it gets done; loops are given at their end.
+
+        Nodes are given whatever became of them (see `NodeHandle.state`).
+        """
+        name = self._progress.relations.name
+        async for index in self._progress.as_done():
+            yield NodeHandle(self._progress, index, name(index))
+
+    def unobserved_error(self) -> Exception | None:
+        """What the run failed with, if nobody has awaited or cancelled it."""
+        return None if self._is_observed or not self.is_done else self._outcome()
+
+    def told_outcome(self) -> tuple[State, BaseException | None]:
+        """The outcome in an observer's words."""
+        error = self._outcome()
+        if error is None:
+            return "ok", None
+        return ("cancelled" if isinstance(error, RunCancelled) else "failed"), error
+
+    def failed_to_prepare(self, error: Exception) -> None:
+        """The run ended before its first node; told by its executive."""
+        self._preparing_error = error
+
+    def failed_to_clean_up(self, errors: list[Exception]) -> None:
+        """What went wrong after the last node; told by its executive."""
+        self._cleanup_errors += errors
+
+    def _outcome(self) -> Exception | None:
+        errors = list(self._cleanup_errors)
+        if self._preparing_error is not None:
+            errors.insert(0, self._preparing_error)
+        error = self._progress.outcome_error(self.name)
+        if isinstance(error, ExceptionGroup):
+            errors = [*error.exceptions, *errors]
+        elif error is not None and not errors:
+            return error
+        return ExceptionGroup(f"run {self.name!r} failed", errors) if errors else None
