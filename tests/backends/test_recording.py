@@ -134,8 +134,8 @@ async def test_calls_are_counted(backend: RecordingBackend) -> None:
     assert (backend.write_count, backend.read_count, backend.sync_count) == (1, 1, 5)
     assert (backend.buffer_allocate_count, backend.destroy_count) == (2, 1)
     assert (backend.copy_count, backend.fill_count) == (1, 1)
-    assert backend.allocated_buffer_ids == backend.destroyed_ids == [2]
-    assert backend.allocated_buffer_byte_sizes == [64]
+    assert (backend.allocated_buffer_ids, backend.destroyed_ids) == ([2, 5], [2])
+    assert backend.allocated_buffer_byte_sizes == [64, 64]
     assert backend.last_destroyed_id == 2
     assert backend.last_sync_scope is SyncScope.DEVICE
     assert backend.last_sync_stream is None
