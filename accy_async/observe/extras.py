@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module
 from types import ModuleType
 
 from accy_async.errors import RuntimeUnavailable
@@ -22,7 +22,7 @@ def import_extra(module: str, *, extra: str, user: str) -> ModuleType:
         RuntimeUnavailable: it is not installed; the message says what to install.
     """
     try:
-        return importlib.import_module(module)
+        return import_module(module)
     except ModuleNotFoundError as error:
         raise RuntimeUnavailable(
             f"{user} needs the package {error.name}, which is not installed: "

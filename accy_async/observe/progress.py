@@ -4,15 +4,18 @@
         async with open_session(observer=progress) as session:
             ...
 
-Events only count; what is on the terminal is drawn by a thread of rich, some ten
-times a second, so that neither event loop waits for it. Leaving the block stops
-it and leaves the terminal as it was, however the block is left.
+Events only count. A thread of the observer's own draws what was counted, ten
+times a second, so that no event loop waits for a terminal. Leaving the block ends
+that thread and leaves the terminal as it was, however the block is left.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgressObserver", "RunProgress"]
 
-_REFRESH_NS = 100_000_000
+_log = logging.getLogger("accy_async.observe")
+_PERIOD_S = 0.1
+_LAST_DRAWING_S = 2.0
+
 ENDED_SHOWN = 8
 """Runs that have ended whose bars stay."""
 
@@ -38,15 +44,17 @@ class RunProgress:
         submitted: nodes submitted by now.
         done: nodes that ended, in whatever way.
         failed: those of them that failed.
+        skipped: those of them that were given up before they were submitted.
         started_ns: when the run began.
+        ended_ns: when it ended; None while it runs.
         state: how the run ended; None while it runs.
     """
 
     __slots__ = (
         "done",
+        "ended_ns",
         "failed",
         "name",
-        "row",
         "skipped",
         "started_ns",
         "state",
@@ -62,8 +70,8 @@ class RunProgress:
         self.done = 0
         self.skipped = 0
         self.failed = 0
+        self.ended_ns: int | None = None
         self.state: State | None = None
-        self.row: TaskID | None = None
 
     @property
     def in_flight(self) -> int:
@@ -72,7 +80,8 @@ class RunProgress:
 
     def describe(self, now_ns: int) -> str:
         """The counts beside the bar."""
-        seconds = max(now_ns - self.started_ns, 1) / 1e9
+        passed_ns = (self.ended_ns or now_ns) - self.started_ns
+        seconds = max(passed_ns, 1) / 1e9
         total = f"/{self.total}" if self.total else ""
         parts = [f"{self.done}{total} nodes", f"{self.done / seconds:,.0f}/s"]
         if self.state is None:
@@ -87,8 +96,9 @@ class RunProgress:
 class ProgressObserver(Observer):
     """Shows a bar for each run: nodes done, their rate, how many are in flight.
 
-    Draws only on a terminal, and only inside its ``with`` block; elsewhere it
-    counts, for `counts`. rich is imported when the first run is drawn.
+    Draws only on a terminal, and only inside its ``with`` block, which is used
+    once; elsewhere it counts, for `counts`. rich is imported when the first run
+    is drawn.
     """
 
     def __init__(self, *, console: Console | None = None, force: bool = False) -> None:
@@ -102,13 +112,18 @@ class ProgressObserver(Observer):
         self._force = force
         self._lock = threading.Lock()
         self._runs: dict[int, RunProgress] = {}
-        self._ended: list[RunProgress] = []
-        self._progress: Progress | None = None
-        self._is_active = False
-        self._drawn_ns = 0
+        self._ended: deque[RunProgress] = deque(maxlen=ENDED_SHOWN)
+        self._stopping = threading.Event()
+        self._drawer: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._is_active = True
+        if self._drawer is None and not self._stopping.is_set():
+            with self._lock:
+                self._ended.clear()
+            self._drawer = threading.Thread(
+                target=self._draw_until_stopped, name="accy_async progress", daemon=True
+            )
+            self._drawer.start()
         return self
 
     def __exit__(
@@ -120,16 +135,14 @@ class ProgressObserver(Observer):
         self.stop()
 
     def stop(self) -> None:
-        """Draw the last counts and stop drawing; may be repeated."""
-        with self._lock:
-            self._is_active = False
-            progress = self._progress
-            if progress is not None:
-                for run in (*self._ended, *self._runs.values()):
-                    self._draw(progress, run, time.perf_counter_ns())
-            self._progress = None
-        if progress is not None:  # outside the lock: it waits for rich's thread
-            progress.stop()
+        """Draw the last counts and stop drawing; may be repeated.
+
+        Takes some milliseconds; a terminal that takes no more output is given
+        up after two seconds.
+        """
+        self._stopping.set()
+        if self._drawer is not None:
+            self._drawer.join(_LAST_DRAWING_S)
 
     def counts(self) -> dict[int, RunProgress]:
         """The counts of each run that has not ended, by its id."""
@@ -144,7 +157,6 @@ class ProgressObserver(Observer):
         now = time_ns if time_ns > 0 else time.perf_counter_ns()
         with self._lock:
             self._runs[run_id] = RunProgress(plan_name, node_count, now)
-            self._refresh(always=True)
 
     def node_submitted(  # noqa: D102 - as in the protocol
         self,
@@ -173,7 +185,6 @@ class ProgressObserver(Observer):
             if run is not None:
                 run.done += 1
                 run.failed += state == "failed"
-                self._refresh()
 
     def node_skipped(  # noqa: D102 - as in the protocol
         self,
@@ -191,7 +202,6 @@ class ProgressObserver(Observer):
             if run is not None:
                 run.skipped += 1
                 run.done += 1
-                self._refresh()
 
     def run_finished(  # noqa: D102 - as in the protocol
         self, run_id: int, time_ns: int, state: State, error: BaseException | None
@@ -201,39 +211,51 @@ class ProgressObserver(Observer):
             if run is None:
                 return
             run.state = state
-            progress = self._progress
-            if progress is None:
-                return
-            self._draw(progress, run, time.perf_counter_ns())
+            run.ended_ns = time_ns if time_ns > 0 else time.perf_counter_ns()
             self._ended.append(run)
-            if len(self._ended) > ENDED_SHOWN:
-                gone = self._ended.pop(0).row
-                if gone is not None:
-                    progress.remove_task(gone)
 
-    # Drawing, under the lock
+    # The drawing thread
 
-    def _refresh(self, *, always: bool = False) -> None:
-        if not self._is_active:
-            return
-        now = time.perf_counter_ns()
-        if not always and now - self._drawn_ns < _REFRESH_NS:
-            return
-        self._drawn_ns = now
-        if self._progress is None:
-            self._progress = self._open()
-        if self._progress is None:
-            self._is_active = False
-            return
-        for run in self._runs.values():
-            self._draw(self._progress, run, now)
+    def _draw_until_stopped(self) -> None:
+        try:
+            self._draw()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - rich exits on EPIPE
+            _log.warning("progress is drawn no more: %r", error)
 
-    def _open(self) -> Progress | None:
+    def _draw(self) -> None:
+        bars: _Bars | None = None
+        is_last = False
+        try:
+            while not is_last:
+                is_last = self._stopping.wait(_PERIOD_S)
+                with self._lock:
+                    runs = [*self._ended, *self._runs.values()]
+                if bars is None and runs:
+                    bars = _Bars.open(self._console, force=self._force)
+                    if bars is None:
+                        return
+                if bars is not None:
+                    bars.draw(runs)
+        finally:
+            if bars is not None:
+                bars.close()
+
+
+class _Bars:
+    """What is on the terminal: a row for each run."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._rows: dict[RunProgress, TaskID] = {}
+
+    @classmethod
+    def open(cls, console: Console | None, *, force: bool) -> Self | None:
+        """Begin to draw; None where there is no terminal to draw on."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        console = Console(stderr=True) if self._console is None else self._console
-        if not (self._force or console.is_terminal):
+        console = Console(stderr=True) if console is None else console
+        if not (force or console.is_terminal):
             return None
         progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -241,15 +263,27 @@ class ProgressObserver(Observer):
             TextColumn("{task.fields[counts]}", markup=False),
             TimeElapsedColumn(),
             console=console,
+            auto_refresh=False,
         )
         progress.start()
-        return progress
+        return cls(progress)
 
-    def _draw(self, progress: Progress, run: RunProgress, now: int) -> None:
-        counts = run.describe(now)
-        total = run.total or None
-        if run.row is None:
-            run.row = progress.add_task(run.name, total=total, counts=counts)
-        progress.update(run.row, completed=run.done, total=total, counts=counts)
-        if run.state is not None:
-            progress.stop_task(run.row)
+    def draw(self, runs: Sequence[RunProgress]) -> None:
+        """Show these runs as they are now, and no others."""
+        now = time.perf_counter_ns()
+        for gone in self._rows.keys() - set(runs):
+            self._progress.remove_task(self._rows.pop(gone))
+        for run in runs:
+            counts, total = run.describe(now), run.total or None
+            row = self._rows.get(run)
+            if row is None:
+                row = self._progress.add_task(run.name, total=total, counts=counts)
+                self._rows[run] = row
+            self._progress.update(row, completed=run.done, total=total, counts=counts)
+            if run.state is not None:
+                self._progress.stop_task(row)
+        self._progress.refresh()
+
+    def close(self) -> None:
+        """Leave the last picture on the terminal, and the cursor behind it."""
+        self._progress.stop()
