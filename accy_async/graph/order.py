@@ -50,6 +50,7 @@ class Block:
     """
 
     __slots__ = (
+        "_chain_of",
         "bodies",
         "depth",
         "edges",
@@ -83,6 +84,7 @@ class Block:
         self.edges: set[int] = set()
         self.topological: Sequence[int] = ()
         self.positions: Sequence[int] = ()
+        self._chain_of: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -166,22 +168,51 @@ class Block:
                 wanted.add(candidate)
         if not wanted:
             return found
-        positions, preds = self.positions, self.preds
+        positions, preds, chains = self.positions, self.preds, self._chains()
+        by_chain: dict[int, list[int]] = {}
+        for candidate in wanted:
+            by_chain.setdefault(chains[candidate], []).append(candidate)
         earliest = min(positions[candidate] for candidate in wanted)
-        seen = set()
-        stack = [p for p in preds[item] if positions[p] >= earliest]
-        while stack and wanted:
+        seen = {item}
+        stack = [item]
+        while stack and by_chain:
             current = stack.pop()
-            if current in seen:
-                continue
-            seen.add(current)
-            if current in wanted:
-                wanted.discard(current)
-                found.add(current)
-            stack.extend(
-                p for p in preds[current] if positions[p] >= earliest and p not in seen
-            )
+            here = by_chain.get(chains[current])
+            if here is not None:
+                position = positions[current]
+                found.update(c for c in here if positions[c] <= position)
+                still = [c for c in here if positions[c] > position]
+                if still:
+                    by_chain[chains[current]] = still
+                else:
+                    del by_chain[chains[current]]
+            for pred in preds[current]:
+                if positions[pred] >= earliest and pred not in seen:
+                    seen.add(pred)
+                    stack.append(pred)
         return found
+
+    def _chains(self) -> list[int]:
+        """A chain for each item, so that a chain's items are a path of the graph.
+
+        A search that meets a chain so knows at once all that is earlier in it.
+        """
+        if self._chain_of is None:
+            chains = [-1] * len(self.kinds)
+            is_last = [False] * len(self.kinds)
+            count = 0
+            for item in self.topological:
+                for pred in self.preds[item]:
+                    if is_last[pred]:
+                        is_last[pred] = False
+                        chains[item] = chains[pred]
+                        break
+                else:
+                    chains[item] = count
+                    count += 1
+                is_last[item] = True
+            self._chain_of = chains
+        return self._chain_of
 
 
 class GraphOrder:

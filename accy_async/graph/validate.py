@@ -242,7 +242,7 @@ class _NodeChecker:
         if operation.value.dtype is not slot.dtype:
             raise GraphError(
                 f"node {node.name!r} fills slot {slot.name!r} of {slot.dtype} with "
-                f"{operation.value!r}; expected a {slot.dtype}"
+                f"{operation.value!r}; expected {slot.dtype}"
             )
 
     def _check_kernel(self, node: LaunchGraphNode, entry: KernelCallArtifact) -> None:
@@ -287,7 +287,7 @@ class _NodeChecker:
                     )
             elif dtype is not None and scalar.dtype is not dtype:
                 raise GraphError(
-                    f"{where}: scalar {number} is {scalar!r}, expected a {dtype}"
+                    f"{where}: scalar {number} is {scalar!r}, expected {dtype}"
                 )
 
 
