@@ -20,6 +20,7 @@ _ROW = 30
 _BOX = 22
 _AXIS = 26
 _CHARACTER = 6.4
+_LABEL = 50
 _TICKS = 6
 _NARROWEST = 0.8
 
@@ -115,10 +116,12 @@ class _Drawing:
         parts = []
         for at in range(0, max(self.trace.wall_ns, 1), step):
             x = self.x(self.trace.start_ns + at)
+            anchor = "end" if x > self.width - _LABEL else "start"
             parts.append(
                 f'<line class="grid" x1="{x:.2f}" y1="{_MARGIN - 4}" '
                 f'x2="{x:.2f}" y2="{self.bottom}"/>'
-                f'<text x="{x:.2f}" y="{self.bottom + 16}">{_duration(at)}</text>'
+                f'<text x="{x:.2f}" y="{self.bottom + 16}" text-anchor="{anchor}">'
+                f"{_duration(at)}</text>"
             )
         return parts
 
