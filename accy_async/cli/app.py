@@ -106,7 +106,7 @@ def demo(
     """
     del traceback
     from accy_async.cli.demo import DemoOptions, run_demo
-    from accy_async.cli.demo.progress import Bar, Silence
+    from accy_async.cli.demo.progress import Bar
     from accy_async.cli.demo.report import demo_document, exit_code
     from accy_async.cli.demo.report import show as show_demo
 
@@ -122,20 +122,17 @@ def demo(
         loop=loop,
     )
     interrupts = Interrupts()
-    errors = console(stderr=True)
-    with Bar(errors) as bar:
-        watcher = Silence() if json else bar
+    with Bar(console(stderr=True), is_shown=not json) as bar:
         try:
-            outcome = run(interrupts.run, lambda: run_demo(options, watcher), loop=loop)
+            outcome = run(interrupts.run, lambda: run_demo(options, bar), loop=loop)
         except ImportError as error:
             if loop != "uvloop" or error.name != "uvloop":
                 raise
             raise UsageError("--loop uvloop: it is not installed") from error
-        except BaseException:
+        except BaseException as error:
             if interrupts.signum is None:
                 raise
-            sys.stderr.write("accy-async: interrupted; everything was given back\n")
-            return interrupts.exit_code
+            return interrupts.report(error, as_json=json)
     if json:
         write_json(demo_document(outcome))
     else:

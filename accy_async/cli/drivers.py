@@ -38,9 +38,11 @@ def cuda_findings(root: Path = Path("/")) -> tuple[str, ...]:
     """
     found = []
     version = root / "proc/driver/nvidia/version"
-    if version.is_file():
+    try:
         first = version.read_text(errors="replace").partition("\n")[0]
         found.append("kernel driver: " + " ".join(first.split()))
+    except OSError:  # there is none, or it is not for us to see
+        pass
     devices = sorted(
         path.name
         for path in (root / "dev").glob("nvidia*")

@@ -148,6 +148,27 @@ class Interrupts:
         """128 and the signal's number, as shells have it."""
         return 128 + int(self.signum or signal.SIGINT)
 
+    def report(self, error: BaseException, *, as_json: bool = False) -> int:
+        """Say that a signal ended the command; returns the exit code.
+
+        Args:
+            error: what `run` raised; its cause is what went wrong in leaving.
+            as_json: True to print a document as well.
+        """
+        text = "interrupted; everything was given back"
+        trouble = error.__cause__ if isinstance(error, KeyboardInterrupt) else error
+        if trouble is not None:
+            text = f"interrupted; in leaving: {_one_line(trouble)}"
+        sys.stderr.write(f"accy-async: {text}\n")
+        if as_json:
+            write_json(
+                {
+                    "error": {"type": "KeyboardInterrupt", "message": text},
+                    "exit_code": self.exit_code,
+                }
+            )
+        return self.exit_code
+
 
 def leave_broken_pipe() -> int:
     """Nobody reads any more: let Python find nothing to flush at its exit."""

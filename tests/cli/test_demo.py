@@ -118,6 +118,15 @@ def test_demo_draws_the_same_signal_each_time(run: Run) -> None:
     assert first["input"] == second["input"]
 
 
+def test_loop_that_is_not_installed_is_wrong_usage(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    ended = run("demo", "--loop", "uvloop", "--length", 10)
+    assert ended.code == ExitCode.USAGE
+    assert "--loop uvloop: it is not installed" in ended.err
+
+
 # Faults
 
 

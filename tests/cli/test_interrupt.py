@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import accy_async
 from accy_async.cli.terminal import Interrupts
+from accy_async.errors import GraceExpired
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="Windows has no signals to send"
@@ -61,6 +63,32 @@ def test_signal_is_a_cancellation(loop: str) -> None:
     assert seen == ["cleaned up"]
     assert interrupts.signum is signal.SIGINT
     assert interrupts.exit_code == 130
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_trouble_in_leaving_is_told(
+    loop: str, as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interrupted command says what it could not give back."""
+    interrupts = Interrupts()
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await anyio.sleep(60)
+        except anyio.get_cancelled_exc_class():
+            raise GraceExpired("the session", 5.0, ["buffer 3"]) from None
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        accy_async.run(interrupts.run, work, loop=loop)
+    assert interrupts.report(caught.value, as_json=as_json) == 130
+    out, err = capsys.readouterr()
+    assert err.startswith("accy-async: interrupted; in leaving: the session: ")
+    assert "buffer 3" in err
+    assert (json.loads(out)["exit_code"] if as_json else out) == (
+        130 if as_json else ""
+    )
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

@@ -88,7 +88,8 @@ async def _attempt(
         begun = time.perf_counter()
         async with anyio.create_task_group() as group:
             group.start_soon(launch)
-            await anyio.lowlevel.checkpoint()  # it submits when it is first run
+            while session.live_objects() == live_before and not ended_at:
+                await anyio.lowlevel.checkpoint()  # until it has scratch: it submits
             await anyio.sleep(max(0.0, halfway_s - (time.perf_counter() - begun)))
             was_in_flight = not backend.is_stream_idle(stream) and not ended_at
             live_during = session.live_objects()

@@ -8,17 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-__all__ = ["Bar", "Silence"]
-
-
-class Silence:
-    """A watcher for those who do not watch."""
-
-    def begin(self, what: str, steps: int) -> None:
-        """Say nothing."""
-
-    def step(self) -> None:
-        """Say nothing."""
+__all__ = ["Bar"]
 
 
 class Bar:
@@ -26,9 +16,10 @@ class Bar:
 
     Args:
         console: where; nothing is shown unless it is a terminal.
+        is_shown: False for nothing to be shown there either.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, is_shown: bool = True) -> None:
         self._progress = Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=40),
@@ -36,7 +27,7 @@ class Bar:
             console=console,
             transient=True,
             refresh_per_second=8,
-            disable=not console.is_terminal,
+            disable=not (is_shown and console.is_terminal),
         )
         self._task = self._progress.add_task("start", total=1)
 
