@@ -142,6 +142,8 @@ def _edges(block: BlockLayout) -> str:
                 by_host += 1
             elif stream[item] == stream[pred]:
                 in_order += 1
+    if not total:
+        return "  edges: none"
     implied = total - in_order - by_host - block.wait_count
     return (
         f"  edges: {total}, of which {in_order} by stream order, {block.wait_count} "

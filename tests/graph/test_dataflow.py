@@ -75,9 +75,7 @@ def test_dataflow_passes_validation(data: st.DataObject, count: int) -> None:
             first=loop.first,
             last=loop.last,
             count=3,
-            carries=[LaunchGraphLoopCarry("a", "b")]
-            if data.draw(st.booleans())
-            else (),
+            carries=swap if data.draw(st.booleans()) else (),
         )
         for loop in data.draw(random_loops(count))
     ]
