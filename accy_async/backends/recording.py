@@ -235,7 +235,6 @@ class RecordingBackend(Backend):
         self._failures: list[_Failure] = []
         self._execution_failures: dict[int, tuple[DeviceError, bool]] = {}
         self._streams: list[_RecordingStream] = []
-        self._to_run: list[_RecordingStream] = []
         self._pending_count = 0
         self._capabilities = _capabilities(kind, chosen)
         super().__init__(kind, grace_s=grace_s)
@@ -306,6 +305,20 @@ class RecordingBackend(Backend):
         """Let so many operations of a held stream complete."""
         self._recording_stream(stream).steps += count
         self._pump()
+
+    def ready_streams(self) -> list[StreamHandle | None]:
+        """The held streams that have something to complete, waiting for no event.
+
+        In the order they were opened, the default stream (None) first; those
+        destroyed with work left are among them.
+        """
+        found: list[StreamHandle | None] = []
+        for stream in self._streams:
+            if stream.is_held and stream.pending:
+                awaited = stream.pending[0].waits_for
+                if awaited is None or awaited[0].completed >= awaited[1]:
+                    found.append(self._handle_of(stream))
+        return found
 
     def release(self, stream: StreamHandle | None = None) -> None:
         """Let a held stream go on."""
@@ -541,7 +554,7 @@ class RecordingBackend(Backend):
     ) -> None:
         del buffer, offset_bytes, data
         self.write_count += 1
-        self._submit(stream, _Operation(position, guard=guard))
+        self._submit(stream, position, guard=guard)
 
     def _read(
         self,
@@ -554,9 +567,7 @@ class RecordingBackend(Backend):
     ) -> None:
         del buffer, offset_bytes
         self.read_count += 1
-        self._submit(
-            stream, _Operation(position, run=lambda: out.array.fill(0), guard=guard)
-        )
+        self._submit(stream, position, run=lambda: out.array.fill(0), guard=guard)
 
     def _copy(
         self,
@@ -569,7 +580,7 @@ class RecordingBackend(Backend):
     ) -> None:
         del source, target, byte_size
         self.copy_count += 1
-        self._submit(stream, _Operation(position, guard=guard))
+        self._submit(stream, position, guard=guard)
 
     def _fill(
         self,
@@ -582,7 +593,7 @@ class RecordingBackend(Backend):
     ) -> None:
         del buffer, pattern, byte_size
         self.fill_count += 1
-        self._submit(stream, _Operation(position, guard=guard))
+        self._submit(stream, position, guard=guard)
 
     def _prepare(
         self,
@@ -609,14 +620,11 @@ class RecordingBackend(Backend):
             failure = self._execution_failures.pop(self.launch_count, None)
             if failure is not None:
                 run = self._failing(failure, stream, position, prepared.request, guard)
-        self._submit(stream, _Operation(position, run, None, self.operation_ns, guard))
+        self._submit(stream, position, run, None, self.operation_ns, guard)
 
     def _launch_record(
         self, request: LaunchRequest, stream: StreamState
     ) -> LaunchRecord:
-        on = None
-        if stream.id is not None:
-            on = StreamHandle(id=stream.id, backend=self.kind, priority=stream.priority)
         return LaunchRecord(
             kernel_name=request.artifact.kernel_name,
             grid=request.geometry.grid,
@@ -626,7 +634,7 @@ class RecordingBackend(Backend):
             buffer_access=tuple(binding.access for binding in request.buffers),
             scalars=request.scalars,
             loaded_id=request.loaded.id,
-            stream=on,
+            stream=self._handle_of(stream),
             diagnostic_id=request.diagnostic_id,
         )
 
@@ -669,19 +677,22 @@ class RecordingBackend(Backend):
         return EventState(has_timing=has_timing)
 
     def _record(self, stream: StreamState, position: int, event: EventState) -> None:
+        if not event.has_timing:
+            self._submit(stream, position)
+            return
         mark = event.mark
         recording = cast("_RecordingStream", stream)
 
         def run() -> None:
-            if event.mark == mark and event.has_timing:
+            if event.mark == mark:
                 event.time_ns = recording.time_ns
 
-        self._submit(stream, _Operation(position, run=run))
+        self._submit(stream, position, run)
 
     def _stream_wait(
         self, stream: StreamState, position: int, event: EventState
     ) -> None:
-        self._submit(stream, _Operation(position, waits_for=event.mark))
+        self._submit(stream, position, waits_for=event.mark)
 
     def _free(self, resource: Resource) -> None:
         self.destroy_count += 1
@@ -698,21 +709,40 @@ class RecordingBackend(Backend):
 
     # Within
 
+    def _handle_of(self, stream: StreamState) -> StreamHandle | None:
+        if stream.id is None:
+            return None
+        return StreamHandle(id=stream.id, backend=self.kind, priority=stream.priority)
+
     def _recording_stream(self, stream: StreamHandle | None) -> _RecordingStream:
+        """A stream to hold or let go on: a destroyed one, too, while it has work."""
+        if stream is not None:
+            for one in self._streams:
+                if one.id == stream.id:
+                    return one
         return cast("_RecordingStream", self._stream(stream))
 
-    def _submit(self, stream: StreamState, operation: _Operation) -> None:
-        cast("_RecordingStream", stream).pending.append(operation)
-        self._to_run.append(cast("_RecordingStream", stream))
-        self._pending_count += 1
+    def _submit(
+        self,
+        stream: StreamState,
+        position: int,
+        run: Callable[[], bool | None] | None = None,
+        waits_for: tuple[Timeline, int] | None = None,
+        takes_ns: float = 0.0,
+        guard: Guard | None = None,
+    ) -> None:
+        """Run an operation at once if nothing holds it back; else keep it."""
+        on = cast("_RecordingStream", stream)
+        if on.pending or on.is_held or not _is_reached(waits_for):
+            operation = _Operation(position, run, waits_for, takes_ns, guard)
+            on.pending.append(operation)
+            self._pending_count += 1
+        else:
+            _run(on, position, run, waits_for, takes_ns, guard)
 
     def _pump(self) -> None:
         """Let every stream run as far as holds and event waits allow."""
-        while self._to_run:
-            stream = self._to_run.pop()
-            while self._run_next(stream):
-                pass
-        # What is still pending waits for a hold, or for another stream.
+        # What is pending waits for a hold, or for another stream.
         has_progress = self._pending_count > 0
         while has_progress:
             has_progress = False
@@ -725,33 +755,20 @@ class RecordingBackend(Backend):
         with self._lock:
             if not stream.pending or (stream.is_held and stream.steps == 0):
                 return False
-            operation = stream.pending[0]
-            awaited = operation.waits_for
-            if awaited is not None and awaited[0].completed < awaited[1]:
+            if not _is_reached(stream.pending[0].waits_for):
                 return False
-            stream.pending.popleft()
+            one = stream.pending.popleft()
             self._pending_count -= 1
             if stream.steps:
                 stream.steps -= 1
-        timeline = stream.timeline
-        stream.time_ns += operation.takes_ns
-        if awaited is not None:
-            cause = awaited[0].error_at(awaited[1])
-            if cause is not None:
-                timeline.fail(operation.position, _consequence(cause))
-        guard = operation.guard
-        is_blocked = guard is not None and guard.blocks()
-        if not is_blocked and timeline.error_at(operation.position) is None:
-            has_failed = operation.run is not None and operation.run() is True
-            if guard is not None and not has_failed:
-                guard.ended()
-        timeline.complete(operation.position)
+            _run(stream, one.position, one.run, one.waits_for, one.takes_ns, one.guard)
         return True
 
     def _note(self, kind: str, handle: Handle | None = None) -> None:
-        failure = self._take_failure(kind, handle)
-        if failure is not None:
-            raise failure
+        if self._keeps_records or self._failures or self.on_call is not None:
+            failure = self._take_failure(kind, handle)
+            if failure is not None:
+                raise failure
 
     def _note_wait(
         self, kind: str, scope: SyncScope, handle: Handle | None = None
@@ -780,6 +797,33 @@ class RecordingBackend(Backend):
         if due[0].kind == "*" and isinstance(due[0].error, _AnyError):
             return _usual_error(kind)
         return due[0].error
+
+
+def _is_reached(awaited: tuple[Timeline, int] | None) -> bool:
+    return awaited is None or awaited[0].completed >= awaited[1]
+
+
+def _run(
+    stream: _RecordingStream,
+    position: int,
+    run: Callable[[], bool | None] | None,
+    waited_for: tuple[Timeline, int] | None,
+    takes_ns: float,
+    guard: Guard | None,
+) -> None:
+    """Do one operation, which is its stream's next."""
+    timeline = stream.timeline
+    stream.time_ns += takes_ns
+    if waited_for is not None:
+        cause = waited_for[0].error_at(waited_for[1])
+        if cause is not None:
+            timeline.fail(position, _consequence(cause))
+    is_blocked = guard is not None and guard.blocks()
+    if not is_blocked and timeline.error_at(position) is None:
+        has_failed = run is not None and run() is True
+        if guard is not None and not has_failed:
+            guard.ended()
+    timeline.complete(position)
 
 
 class _AnyError(AccyError):
