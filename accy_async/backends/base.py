@@ -818,7 +818,7 @@ class Backend(BackendHooks):
     def _stream(self, stream: StreamHandle | None) -> StreamState:
         if stream is None:
             return self._default
-        return cast("StreamState", self._table.get(stream).payload)
+        return self._table.get(stream).payload  # type: ignore[return-value]
 
     def _timelines(self) -> list[Timeline]:
         streams = [

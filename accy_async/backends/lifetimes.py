@@ -75,6 +75,7 @@ class Timeline:
     __slots__ = (
         "_failure",
         "_failures",
+        "_has_failed",
         "_lock",
         "_lost",
         "_skip_until",
@@ -92,6 +93,7 @@ class Timeline:
         self._waiters: list[tuple[int, Completion]] = []
         self._failure: tuple[int, DeviceError] | None = None
         self._failures: list[tuple[int, int, DeviceError]] = []
+        self._has_failed = False
         self._skip_until = 0
         self._lost: DeviceError | None = None
 
@@ -127,12 +129,14 @@ class Timeline:
     def fail(self, position: int, error: DeviceError) -> None:
         """Say that the operation at ``position`` failed; call before `complete`."""
         with self._lock:
+            self._has_failed = True
             if self._failure is None and position > self._skip_until:
                 self._failure = (position, error)
 
     def lose(self, error: DeviceError) -> None:
         """The device is gone: every wait, now and later, raises ``error``."""
         with self._lock:
+            self._has_failed = True
             if self._lost is None:
                 self._lost = error
             self.completed = self.submitted
@@ -145,6 +149,8 @@ class Timeline:
 
         An operation that finds one here, at its own position, is to be skipped.
         """
+        if not self._has_failed:
+            return None
         with self._lock:
             return self._error_at(position)
 
@@ -356,6 +362,9 @@ class ResourceTable:
             InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent: it was
                 destroyed, or is of another backend or kind.
         """
+        resource = self._live.get(handle.id)
+        if resource is not None and resource.handle is handle:
+            return resource  # it need not be looked at: it was given out like this
         resource = self.find(handle)
         if resource is not None:
             return resource
