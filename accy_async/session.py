@@ -24,7 +24,7 @@ import numpy as np
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.base import DEFAULT_GRACE_S, Backend, SettleTimeout
 from accy_async.backends.catalogue import open_backend
-from accy_async.backends.cleanup import raise_together
+from accy_async.backends.cleanup import overtake, raise_together
 from accy_async.backends.streampool import StreamPool
 from accy_async.dtypes import DType
 from accy_async.errors import (
@@ -137,8 +137,8 @@ async def open_session(
     )
     primary: BaseException | None = None
     try:
-        async with anyio.create_task_group() as group:
-            session._begin(group)  # noqa: SLF001 - opened here, left here
+        async with anyio.create_task_group() as tasks:
+            session._begin(tasks)  # noqa: SLF001 - opened here, left here
             try:
                 await anyio.lowlevel.checkpoint()
                 yield session
@@ -146,6 +146,9 @@ async def open_session(
                 primary = error
             with anyio.CancelScope(shield=True):
                 await session._stop_runs()  # noqa: SLF001
+    except BaseExceptionGroup as group:
+        # Nothing but an interrupt ends the session's own group: it is no group.
+        primary = primary or group.exceptions[0]
     except BaseException as error:  # noqa: BLE001 - as above
         primary = primary or error
     await session._leave(primary)  # noqa: SLF001
@@ -340,8 +343,13 @@ class Session:
         try:
             self.backend.write_buffer(target.handle, host, stream=stream)
             await self._wait_stream(stream)
-        except BaseException:
-            target.free()
+        except BaseException as error:
+            errors: list[Exception] = []
+            try:
+                target.free()
+            except Exception as refused:  # noqa: BLE001 - raised together below
+                errors.append(refused)
+            raise_together("upload", error, errors)
             raise
         return target
 
@@ -556,13 +564,16 @@ class Session:
         settled: Exception | None = None
         errors: list[Exception] = []
         held_before = set(backend.reaper.held())
+        interrupt: BaseException | None = None
         try:
             if backend.is_healthy:
                 settled = await backend.settle(backend.wait_open_streams, self.grace_s)
-        finally:
-            self._destroy_everything(errors)
-            self._state = "closed"
-            backend.grace_s = self._outer_grace_s
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interrupt = error
+        late = self._destroy_everything(errors)
+        interrupt = interrupt or late
+        self._state = "closed"
+        backend.grace_s = self._outer_grace_s
         held = [name for name in backend.reaper.held() if name not in held_before]
         if held:
             errors.insert(0, GraceExpired("the session", self.grace_s, held))
@@ -571,19 +582,26 @@ class Session:
         errors += self._runs.unobserved_errors()
         if settled is None and (lost := backend.untold_loss()) is not None:
             errors.insert(0, lost)
+        if interrupt is not None:
+            primary = overtake(primary, interrupt, errors)
         raise_together("the session", primary, errors)
 
-    def _destroy_everything(self, errors: list[Exception]) -> None:
+    def _destroy_everything(self, errors: list[Exception]) -> BaseException | None:
+        """Destroy what is left; returns the interrupt that came between, if one did."""
         closing: list[Callable[[], object]] = [
             lambda: self.backend.destroy_since(self._first_id)
         ]
         if self._is_owned:
             closing.append(self.backend.close)
+        interrupt: BaseException | None = None
         for close in closing:
             try:
                 close()
             except ExceptionGroup as group:
                 errors.extend(group.exceptions)
+            except BaseException as error:  # noqa: BLE001 - raised by the caller
+                interrupt = interrupt or error
+        return interrupt
 
 
 class _InFlight:

@@ -609,9 +609,14 @@ class Backend(BackendHooks):
         )
 
     async def wait_open_streams(self) -> None:
-        """`wait_device`, but for streams destroyed already.
+        """`wait_device` for an owner that leaves: it tells what nobody was told yet.
 
-        Whoever destroyed a busy stream had its grace to wait for it.
+        Streams destroyed already are left out: whoever destroyed a busy one had
+        its grace to wait for it.
+
+        Raises:
+            DeviceError: work failed that no wait has told of.
+            ExceptionGroup: such work failed on several streams.
         """
         self._check("wait_open_streams")
         retired = {resource.timeline for resource in self._table.retired()}
@@ -620,15 +625,18 @@ class Backend(BackendHooks):
                 Mark(line, line.submitted)
                 for line in self._timelines()
                 if line not in retired
-            ]
+            ],
+            only_untold=True,
         )
 
-    async def _wait_marks(self, marks: list[Mark]) -> None:
+    async def _wait_marks(
+        self, marks: list[Mark], *, only_untold: bool = False
+    ) -> None:
         """Wait for every mark, then raise what failed at any of them."""
         errors: list[Exception] = []
         for mark in marks:
             try:
-                await self._wait_mark(mark)
+                await self._wait_mark(mark, only_untold=only_untold)
             except DeviceError as error:
                 errors.append(error)
                 if isinstance(error, DeviceLost):
@@ -638,10 +646,10 @@ class Backend(BackendHooks):
         if errors:
             raise ExceptionGroup("several streams failed", errors)
 
-    async def _wait_mark(self, mark: Mark) -> None:
+    async def _wait_mark(self, mark: Mark, *, only_untold: bool = False) -> None:
         """Wait, and free what the wait showed to be idle before anybody looks."""
         try:
-            await mark.wait()
+            await (mark.wait_untold() if only_untold else mark.wait())
         except DeviceLost:
             self._is_loss_told = True
             raise

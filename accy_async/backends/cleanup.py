@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import Handle
 
-__all__ = ["Cleanup", "destroy_all", "raise_together"]
+__all__ = ["Cleanup", "destroy_all", "overtake", "raise_together"]
 
 
 def raise_together(
@@ -157,7 +157,7 @@ class Cleanup:
                 settled.add_note(f"held by the reaper until idle: {', '.join(busy)}")
             errors.insert(0, settled)
         if interrupt is not None:
-            primary = _overtake(primary, interrupt, errors)
+            primary = overtake(primary, interrupt, errors)
         raise_together(self._what, primary, errors)
 
     async def exit(
@@ -194,7 +194,7 @@ def _repeats(settled: Exception, primary: BaseException | None) -> bool:
     )
 
 
-def _overtake(
+def overtake(
     primary: BaseException | None, interrupt: BaseException, errors: list[Exception]
 ) -> BaseException:
     """What leaves when the cleanup itself was interrupted; see rule 4."""
