@@ -1,0 +1,215 @@
+"""Opening, using and leaving a session, cut short at every call and every await."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import anyio
+import attrs
+import numpy as np
+import pytest
+
+from accy_async import open_session
+from accy_async.backends import RecordingBackend
+from accy_async.errors import DeviceError, GraceExpired, OutOfMemory, RuntimeUnavailable
+from tests.harness.scan_chain import LAUNCH, PIPELINE, PTX, REGISTRY
+from tests.harness.steps import (
+    Injection,
+    Outcome,
+    cancel_scope,
+    cancel_task,
+    interrupt,
+    perform,
+)
+
+pytestmark = pytest.mark.anyio
+
+Operation = Callable[[RecordingBackend], Coroutine[Any, Any, object]]
+USUAL: dict[str, type[Exception]] = {
+    "load_artifact": RuntimeUnavailable,
+    "allocate_buffer": OutOfMemory,
+}
+
+
+async def open_and_leave(backend: RecordingBackend) -> None:
+    async with open_session(backend, grace=4.0):
+        pass
+
+
+async def load_and_launch(backend: RecordingBackend) -> None:
+    async with (
+        open_session(backend, grace=4.0) as session,
+        await session.load_pipeline(PIPELINE, REGISTRY, PTX) as pool,
+    ):
+        await session.launch_pipeline(attrs.evolve(LAUNCH, artifacts=pool))
+
+
+async def copy_both_ways(backend: RecordingBackend) -> None:
+    async with open_session(backend, grace=4.0) as session:
+        array = await session.upload(np.arange(64, dtype=np.float32))
+        await session.download(array)
+
+
+async def launch_on_streams(backend: RecordingBackend) -> None:
+    async with open_session(backend, grace=4.0) as session:
+        for _ in range(2):
+            async with session.stream() as stream:
+                await session.launch_pipeline(attrs.evolve(LAUNCH, stream=stream))
+
+
+async def leave_work_behind(backend: RecordingBackend) -> None:
+    async with open_session(backend, grace=4.0) as session:
+        await session.load_pipeline(PIPELINE, REGISTRY, PTX)
+        buffer = backend.allocate_buffer(64)
+        backend.write_buffer(buffer, bytes(64), stream=backend.create_stream())
+
+
+each_operation = pytest.mark.parametrize(
+    "operation",
+    [
+        open_and_leave,
+        load_and_launch,
+        copy_both_ways,
+        launch_on_streams,
+        leave_work_behind,
+    ],
+)
+each_pace = pytest.mark.parametrize("is_held", [False, True])
+
+
+async def act(
+    operation: Operation,
+    is_held: bool,
+    injections: Mapping[int, Injection] | None = None,
+    failures: Mapping[int, BaseException | None] | None = None,
+) -> tuple[RecordingBackend, Outcome]:
+    backend = RecordingBackend(is_holding=is_held)
+    for nth, error in (failures or {}).items():
+        backend.fail("*", nth, error)
+    outcome = await perform(backend, functools.partial(operation, backend), injections)
+    return backend, outcome
+
+
+async def check_nothing_left(backend: RecordingBackend, operation: Operation) -> None:
+    """Nothing is alive, the grace is the caller's again, a new session works."""
+    backend.release_all()
+    assert not any(backend.live_objects().values())
+    assert len(backend.destroyed_ids) == len(set(backend.destroyed_ids))
+    assert backend.grace_s == 5.0
+    assert backend.is_healthy
+    await operation(backend)
+    assert not any(backend.live_objects().values())
+
+
+@each_operation
+@each_pace
+async def test_each_backend_call_failing_once(
+    operation: Operation, is_held: bool
+) -> None:
+    """The call's own error ends the session, alone; nothing is left."""
+    whole, outcome = await act(operation, is_held)
+    assert outcome.is_success
+    for nth, call in enumerate(whole.calls, 1):
+        backend, outcome = await act(operation, is_held, failures={nth: None})
+        (error,) = without_grace(outcome.error)
+        assert type(error) is USUAL.get(call.kind, DeviceError)
+        await check_nothing_left(backend, operation)
+
+
+@each_operation
+@each_pace
+async def test_each_pair_of_backend_calls_failing(
+    operation: Operation, is_held: bool
+) -> None:
+    """Both errors come out, the first first, whatever the second was for."""
+    first, second = DeviceError("the first"), DeviceError("the second")
+    whole, _ = await act(operation, is_held)
+    for nth in range(1, len(whole.calls) + 1):
+        backend, _ = await act(operation, is_held, failures={nth: first})
+        for later in range(nth + 1, len(backend.calls) + 1):
+            backend, outcome = await act(
+                operation, is_held, failures={nth: first, later: second}
+            )
+            assert without_grace(outcome.error) == [first, second]
+            await check_nothing_left(backend, operation)
+
+
+def without_grace(error: BaseException | None) -> list[BaseException]:
+    """The errors, in order, but for those that name what a failed wait left busy."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in without_grace(one)]
+    return [] if error is None or isinstance(error, GraceExpired) else [error]
+
+
+@each_operation
+@each_pace
+async def test_interrupt_at_each_backend_call(
+    operation: Operation, is_held: bool
+) -> None:
+    """A KeyboardInterrupt inside any call leaves as itself; nothing is left."""
+    whole, _ = await act(operation, is_held)
+    for nth in range(1, len(whole.calls) + 1):
+        pressed = KeyboardInterrupt()
+        backend, outcome = await act(operation, is_held, failures={nth: pressed})
+        assert outcome.error is pressed
+        await check_nothing_left(backend, operation)
+
+
+@each_operation
+@each_pace
+async def test_each_await_cancelled_once(operation: Operation, is_held: bool) -> None:
+    """A cancellation at any await goes on as one; nothing is left."""
+    _, whole = await act(operation, is_held)
+    for step in range(1, whole.steps + 1):
+        backend, outcome = await act(operation, is_held, {step: cancel_scope})
+        assert outcome.error is None
+        await check_nothing_left(backend, operation)
+
+
+@each_operation
+@each_pace
+async def test_each_await_interrupted(operation: Operation, is_held: bool) -> None:
+    """An interrupt at any await, the exit's too, leaves as itself."""
+    _, whole = await act(operation, is_held)
+    for step in range(1, whole.steps + 1):
+        backend, outcome = await act(operation, is_held, {step: interrupt})
+        assert isinstance(outcome.error, KeyboardInterrupt)
+        await check_nothing_left(backend, operation)
+
+
+@each_operation
+@each_pace
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
+async def test_each_await_cancelled_by_asyncio_itself(
+    operation: Operation, is_held: bool
+) -> None:
+    """``Task.cancel`` at any await, and again at any of the exit's, leaks nothing."""
+    _, whole = await act(operation, is_held)
+    for step in range(1, whole.steps + 1):
+        backend, outcome = await act(operation, is_held, {step: cancel_task})
+        assert outcome.error is None
+        await check_nothing_left(backend, operation)
+        for later in range(step + 1, outcome.steps + 1):
+            backend, outcome_later = await act(
+                operation, is_held, {step: cancel_task, later: cancel_task}
+            )
+            assert without_grace(outcome_later.error) == []
+            await check_nothing_left(backend, operation)
+
+
+async def test_a_session_owns_what_is_made_in_it_and_no_more() -> None:
+    """A caller's own backend keeps what it had before the session."""
+    backend = RecordingBackend()
+    kept = backend.allocate_buffer(16)
+    async with open_session(backend, grace=4.0) as session:
+        backend.allocate_buffer(32)
+        assert session.live_objects()["buffers"] == 1
+    assert backend.is_alive(kept)
+    assert backend.live_objects()["buffers"] == 1
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        async with open_session(backend):
+            pytest.fail("a cancelled scope opens no session")
+    assert backend.is_alive(kept)
