@@ -99,14 +99,14 @@ class DeviceArray:
         return not self._finalizer.alive
 
     def binding(self, access: BufferAccess | str = "read_write") -> BufferBinding:
-        """The array as a launch uses it.
+        """The array as a launch uses it; the binding keeps the array alive.
 
         Raises:
             InvalidBuffer: it was freed.
         """
         if self.is_freed:
             raise InvalidBuffer(f"{self!r} cannot be bound: it was freed")
-        return BufferBinding(handle=self.handle, access=access)
+        return BufferBinding(handle=self.handle, access=access, owner=self)
 
     def free(self) -> None:
         """Free the array. Idempotent; never waits."""

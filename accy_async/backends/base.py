@@ -29,7 +29,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import anyio
@@ -539,6 +539,23 @@ class Backend(BackendHooks):
                 resource.touch(timeline, position)
             self._launch(state, position, prepared, guard)
         return position
+
+    def submit_launches(
+        self, launches: Sequence[PreparedLaunch], stream: StreamHandle | None = None
+    ) -> None:
+        """Submit prepared launches in order, all of them or none.
+
+        Raises:
+            InvalidArtifact, InvalidBuffer, InvalidStream: something that one of
+                them uses is not alive any more; none was submitted.
+        """
+        with self._lock:
+            for prepared in launches:
+                for resource in prepared.resources:
+                    if not resource.is_alive:
+                        refuse_destroyed(resource)
+            for prepared in launches:
+                self.submit_launch(prepared, stream)
 
     # Waits
 

@@ -3,9 +3,8 @@
 Each event loop has one *bell*: a file descriptor that the loop watches and a
 queue of waiters to wake. Whoever finds that work has completed, on whatever
 thread, queues the waiters and rings once; however many complete before the loop
-looks, it wakes once. No task or thread exists per wait. (Ringing through a
-descriptor costs about half of `loop.call_soon_threadsafe` or
-`TrioToken.run_sync_soon`: see docs/performance.md.)
+looks, it wakes once, for all of them. No task or thread exists per wait.
+(docs/performance.md compares it with the loops' own calls.)
 
 This is the one module that knows trio from asyncio; everything above it uses
 `Completion` and anyio.

@@ -116,6 +116,8 @@ class BufferBinding:
         access: how the launch uses it.
         byte_size: how much of it, from its start, the launch may touch; all of
             it if left out.
+        owner: what owns the buffer, kept alive with the binding; None if whoever
+            made the binding sees to that.
     """
 
     handle: BufferHandle = attrs.field(validator=instances(BufferHandle))
@@ -130,6 +132,8 @@ class BufferBinding:
         ),
         validator=_BYTES,
     )
+
+    owner: object = attrs.field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.byte_size > self.handle.byte_size:

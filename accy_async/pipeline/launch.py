@@ -32,6 +32,7 @@ from accy_async.values import enum, instances, optional, text, to_tuple, tuple_o
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
+    from accy_async.backends.launch import PreparedLaunch
 
 __all__ = ["PipelineLaunch", "launch_pipeline", "submit_pipeline"]
 
@@ -55,7 +56,7 @@ def _intermediates(
             raise InvalidType(
                 f"PipelineLaunch.intermediates[{index}]", binding, "a BufferBinding"
             )
-    return value
+    return tuple(value) if isinstance(value, list) else value
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -124,9 +125,10 @@ async def launch_pipeline(
     Everything is checked before anything is allocated, loaded or launched. The
     stages are submitted in their order to ``request.stream``.
 
-    With both a pool and scratch of the caller's, the call returns without
-    waiting: the caller waits for the stream before reading results. (Reusing or
-    freeing the buffers needs no wait: the backend orders it behind this launch.)
+    With both a pool and scratch of the caller's, the call returns without waiting:
+    the caller waits for the stream before reading results. (Reusing or freeing the
+    buffers needs no wait: the backend orders it behind this launch.) Such a request
+    is checked and packed at its first launch: keep it to launch it again.
     Otherwise the call awaits the stream (the whole device without one), and then
     destroys the kernels it loaded and the scratch it allocated.
 
@@ -158,13 +160,12 @@ async def launch_pipeline(
     # The checkpoint comes first: from the check to the first submission nobody
     # else can close what the launch brings.
     await anyio.lowlevel.checkpoint()
-    prepared = _prepare(backend, request)
-    if prepared.is_empty:
-        return
     if request.artifacts is not None and request.intermediates is not None:
-        _submit_all(backend, request, prepared, request.artifacts.entries)
+        _submit_all(backend, request, request.artifacts)
         return
-    await _launch_owning(backend, request, prepared, grace_s)
+    prepared = _prepare(backend, request)
+    if not prepared.is_empty:
+        await _launch_owning(backend, request, prepared, grace_s)
 
 
 def submit_pipeline(backend: Backend, request: PipelineLaunch) -> None:
@@ -181,9 +182,7 @@ def submit_pipeline(backend: Backend, request: PipelineLaunch) -> None:
             "submit_pipeline needs the caller's artifacts and intermediates; "
             "await launch_pipeline without them"
         )
-    prepared = _prepare(backend, request)
-    if not prepared.is_empty:
-        _submit_all(backend, request, prepared, request.artifacts.entries)
+    _submit_all(backend, request, request.artifacts)
 
 
 def _prepare(backend: Backend, request: PipelineLaunch) -> _Prepared:
@@ -281,7 +280,7 @@ async def _launch_owning(
                     request.diagnostic_id,
                 )
                 owned.append(entry.loaded)
-            _submit(backend, request, prepared, index, entry, scratch)
+            backend.launch(_request(request, prepared, index, entry, scratch))
             is_in_flight = True
         await _wait(backend, request.stream)
         is_in_flight = False
@@ -302,24 +301,37 @@ async def _wait(backend: Backend, stream: StreamHandle | None) -> None:
 
 
 def _submit_all(
-    backend: Backend,
-    request: PipelineLaunch,
-    prepared: _Prepared,
-    entries: Sequence[PoolEntry],
+    backend: Backend, request: PipelineLaunch, pool: PipelineArtifactPool
 ) -> None:
+    """Submit every stage, checked and packed once for each request and pool."""
+    if pool.is_closed or pool.backend is not backend:
+        _check_pool(backend, request, pool)
+    launches = pool.launches.get(request)
+    if launches is None:
+        launches = pool.launches[request] = _prepare_all(backend, request, pool)
+    backend.submit_launches(launches, request.stream)
+
+
+def _prepare_all(
+    backend: Backend, request: PipelineLaunch, pool: PipelineArtifactPool
+) -> tuple[PreparedLaunch, ...]:
+    prepared = _prepare(backend, request)
+    if prepared.is_empty:
+        return ()
     scratch = request.intermediates or ()
-    for index, entry in enumerate(entries):
-        _submit(backend, request, prepared, index, entry, scratch)
+    return tuple(
+        backend.prepare_launch(_request(request, prepared, index, entry, scratch))
+        for index, entry in enumerate(pool.entries)
+    )
 
 
-def _submit(
-    backend: Backend,
+def _request(
     request: PipelineLaunch,
     prepared: _Prepared,
     index: int,
     entry: PoolEntry,
     scratch: Sequence[BufferBinding],
-) -> None:
+) -> LaunchRequest:
     resolved = prepared.resolved.stages[index]
     launch = prepared.launches[index]
     buffers = []
@@ -330,14 +342,12 @@ def _submit(
             buffers.append(request.results[ref.index])
         else:
             buffers.append(scratch[ref.index])
-    backend.launch(
-        LaunchRequest(
-            artifact=entry.artifact,
-            loaded=entry.loaded,
-            buffers=tuple(buffers),
-            scalars=launch.scalars,
-            geometry=launch.geometry,
-            stream=request.stream,
-            diagnostic_id=request.diagnostic_id or resolved.node,
-        )
+    return LaunchRequest(
+        artifact=entry.artifact,
+        loaded=entry.loaded,
+        buffers=tuple(buffers),
+        scalars=launch.scalars,
+        geometry=launch.geometry,
+        stream=request.stream,
+        diagnostic_id=request.diagnostic_id or resolved.node,
     )

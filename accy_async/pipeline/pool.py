@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
 
 import anyio.lowlevel
 
@@ -17,6 +18,7 @@ from accy_async.pipeline.resolved import ResolvedPipeline, resolve_pipeline
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
+    from accy_async.backends.launch import PreparedLaunch
 
 __all__ = ["PipelineArtifactPool", "PoolEntry", "load_pipeline_artifacts"]
 
@@ -50,6 +52,10 @@ class PipelineArtifactPool:
         self.format = resolved.format
         self.entries = entries
         self.resolved = resolved
+        # Packed launches of requests that name this pool, while they are kept.
+        self.launches: WeakKeyDictionary[object, tuple[PreparedLaunch, ...]] = (
+            WeakKeyDictionary()
+        )
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -90,6 +96,7 @@ class PipelineArtifactPool:
         if self._is_closed:
             return
         self._is_closed = True
+        self.launches.clear()
         errors: list[Exception] = []
         destroy_all(self.backend, (entry.loaded for entry in self.entries), errors)
         raise_together(f"closing {self!r}", None, errors)

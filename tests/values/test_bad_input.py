@@ -88,6 +88,10 @@ def is_within(value: object, whole: object) -> bool:
     return shown(value) in {shown(whole), *map(shown, members)}
 
 
+TAKES_ANYTHING = {"BufferBinding.owner"}
+"""Fields for which no value is wrong."""
+
+
 def test_every_field_of_every_class_has_wrong_values() -> None:
     """A class or field that is added without rows here fails."""
     classes = exported_classes()
@@ -95,6 +99,7 @@ def test_every_field_of_every_class_has_wrong_values() -> None:
         f"{name}.{field.name}"
         for name, cls in classes.items()
         for field in attrs.fields(cls)
+        if f"{name}.{field.name}" not in TAKES_ANYTHING
     }
     assert set(SAMPLES) == set(classes.values())
     assert set(WRONG) == fields
