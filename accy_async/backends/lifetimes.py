@@ -75,12 +75,12 @@ class Timeline:
     __slots__ = (
         "_failure",
         "_failures",
-        "_has_failed",
         "_lock",
         "_lost",
         "_skip_until",
         "_waiters",
         "completed",
+        "has_failed",
         "name",
         "submitted",
     )
@@ -89,11 +89,11 @@ class Timeline:
         self.name = name
         self.submitted = 0
         self.completed = 0
+        self.has_failed = False  # and True for good after the first failure
         self._lock = threading.Lock()
         self._waiters: list[tuple[int, Completion]] = []
         self._failure: tuple[int, DeviceError] | None = None
         self._failures: list[tuple[int, int, DeviceError]] = []
-        self._has_failed = False
         self._skip_until = 0
         self._lost: DeviceError | None = None
 
@@ -129,14 +129,14 @@ class Timeline:
     def fail(self, position: int, error: DeviceError) -> None:
         """Say that the operation at ``position`` failed; call before `complete`."""
         with self._lock:
-            self._has_failed = True
+            self.has_failed = True
             if self._failure is None and position > self._skip_until:
                 self._failure = (position, error)
 
     def lose(self, error: DeviceError) -> None:
         """The device is gone: every wait, now and later, raises ``error``."""
         with self._lock:
-            self._has_failed = True
+            self.has_failed = True
             if self._lost is None:
                 self._lost = error
             self.completed = self.submitted
@@ -149,7 +149,7 @@ class Timeline:
 
         An operation that finds one here, at its own position, is to be skipped.
         """
-        if not self._has_failed:
+        if not self.has_failed:
             return None
         with self._lock:
             return self._error_at(position)

@@ -11,17 +11,20 @@ Indices: nodes have their place in the plan; loops follow, after the last node.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from array import array
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
+import numpy as np
 
 from accy_async.backends.completion import Completion
 from accy_async.backends.lifetimes import Mark, Timeline
 from accy_async.graph.outcome import NodeState, RunCancelled, RunStatistics
 from accy_async.graph.relations import Relations
+from accy_async.graph.tracker import Tracker
 
 if TYPE_CHECKING:
     from accy_async.graph.plan import LaunchGraphPlan
@@ -71,7 +74,6 @@ class RunProgress:
 
     Attributes:
         timelines: of the run's streams, once it has them.
-        guards: each node's guard.
         errors: what nodes failed with, by index.
         is_guarding: True once nodes must ask whether they may still run.
         has_submitted_all: True once nothing is left to submit.
@@ -81,9 +83,8 @@ class RunProgress:
 
     def __init__(self, plan: LaunchGraphPlan, *, cancels_on_error: bool) -> None:
         self.relations = Relations(plan)
-        count = self.node_count = self.relations.node_count
+        self.node_count = self.relations.node_count
         self.timelines: list[Timeline] = []
-        self.guards = [NodeGuard(self, index) for index in range(count)]
         self.errors: dict[int, BaseException] = {}
         self.is_guarding = False
         self.has_submitted_all = False
@@ -94,11 +95,13 @@ class RunProgress:
         self._cancels_on_error = cancels_on_error
         self._is_stopped = False
         self._flags = bytearray(self.relations.count)
-        self._lane = [0] * self.relations.count
-        self._position = [0] * self.relations.count
+        # Arrays, which numpy can count in and the garbage collector passes by.
+        self._lane = array("i", [0]) * self.relations.count
+        self._position = array("q", [0]) * self.relations.count
+        self._calling: set[int] = set()
         self._loop_errors: dict[int, BaseException] = {}
         self._watched: dict[int, anyio.Event] = {}
-        self._trackers: list[_Tracker] = []
+        self._trackers: list[Tracker] = []
         self._lock = threading.Lock()
 
     # Told by the runner
@@ -123,11 +126,13 @@ class RunProgress:
         """A host call begins."""
         self._flags[index] = _SUBMITTED
         self._lane[index] = -1
+        self._calling.add(index)
         self.host_calls += 1
 
     def host_finished(self, index: int) -> None:
         """A host call ended well."""
         self._flags[index] = _FINISHED
+        self._calling.discard(index)
         self._tell(index)
 
     def skipped(self, index: int) -> None:
@@ -189,9 +194,11 @@ class RunProgress:
     def finish(self) -> None:
         """The run is over: what was never submitted never will be."""
         rest = _CANCELLED if self._is_stopped else _SKIPPED
-        for index, flag in enumerate(self._flags):
-            if flag == _WAITING or (flag == _SUBMITTED and self._lane[index] < 0):
+        for index in self._calling:
+            if self._flags[index] == _SUBMITTED:
                 self._flags[index] = rest
+        flags = np.frombuffer(self._flags, np.uint8)
+        flags[flags == _WAITING] = rest
         for event in self._watched.values():
             event.set()
         self._watched.clear()
@@ -200,6 +207,21 @@ class RunProgress:
             tracker.news.set()
 
     # Asked
+
+    def guard(self, index: int) -> NodeGuard:
+        """What a node is submitted under."""
+        return NodeGuard(self, index)
+
+    def place(self, index: int) -> tuple[int, int] | None:
+        """The stream and position of a node that the device has; None elsewhere."""
+        if self._flags[index] != _SUBMITTED or self._lane[index] < 0:
+            return None
+        return self._lane[index], self._position[index]
+
+    def begun(self) -> list[int]:
+        """The nodes and loops that do not wait any more, in order on each stream."""
+        begun = [index for index, flag in enumerate(self._flags) if flag != _WAITING]
+        return sorted(begun, key=self._position.__getitem__)
 
     def mark_of(self, index: int) -> Mark:
         """Where a submitted node or loop ends on the device."""
@@ -283,12 +305,8 @@ class RunProgress:
 
     def statistics(self) -> RunStatistics:
         """The run at this moment."""
-        states: dict[NodeState, int] = {}
-        for index in range(self.node_count):
-            state = self.state(index)
-            states[state] = states.get(state, 0) + 1
         return RunStatistics(
-            nodes=states,
+            nodes=self._count_states(),
             submissions=self.submissions,
             in_flight=self.in_flight(),
             event_records=self.event_records,
@@ -302,10 +320,10 @@ class RunProgress:
 
     async def as_done(self) -> AsyncIterator[int]:
         """Each node's and loop's index, once, as it gets done."""
-        tracker = _Tracker(self)
+        tracker = Tracker(self)
         self._trackers.append(tracker)
         try:
-            remaining = len(self._flags)
+            remaining = self.relations.count
             while remaining:
                 for index in tracker.take():
                     remaining -= 1
@@ -316,6 +334,25 @@ class RunProgress:
             self._trackers.remove(tracker)
 
     # Within
+
+    def _count_states(self) -> dict[NodeState, int]:
+        """How many nodes stand where, without asking each of 100,000."""
+        flags = np.frombuffer(self._flags, np.uint8, self.node_count)
+        lanes = np.frombuffer(self._lane, np.intc, self.node_count)
+        counts = Counter(
+            {state: int((flags == flag).sum()) for flag, state in _STATES.items()}
+        )
+        given = np.flatnonzero((flags == _SUBMITTED) & (lanes >= 0))
+        counts[NodeState.SUBMITTED] -= len(given)
+        if any(line.has_failed for line in self.timelines):
+            counts.update(self.state(int(index)) for index in given)
+        elif len(given):
+            completed = np.array([line.completed for line in self.timelines])
+            positions = np.frombuffer(self._position, np.int64, self.node_count)
+            is_done = positions[given] <= completed[lanes[given]]
+            counts[NodeState.FINISHED] += int(is_done.sum())
+            counts[NodeState.SUBMITTED] += len(given) - int(is_done.sum())
+        return {state: count for state, count in counts.items() if count}
 
     def _tell(self, index: int) -> None:
         event = self._watched.pop(index, None)
@@ -335,71 +372,3 @@ class RunProgress:
         if self._is_stopped:
             return RunCancelled(f"run {name!r} was cancelled")
         return None
-
-
-class _Tracker:
-    """Finds what got done since the last look, in time linear in all nodes."""
-
-    def __init__(self, progress: RunProgress) -> None:
-        self.news = Completion()
-        self._progress = progress
-        self._lanes: dict[int, deque[tuple[int, int]]] = {}
-        self._others: deque[int] = deque()
-        self._given = bytearray(len(progress._flags))  # noqa: SLF001
-        submitted = [
-            (progress._position[i], i)  # noqa: SLF001
-            for i, flag in enumerate(progress._flags)  # noqa: SLF001
-            if flag != _WAITING
-        ]
-        for _, index in sorted(submitted):
-            self.add(index)
-
-    def add(self, index: int) -> None:
-        """A node was submitted, or is done."""
-        progress = self._progress
-        lane = progress._lane[index]  # noqa: SLF001
-        if progress._flags[index] == _SUBMITTED and lane >= 0:  # noqa: SLF001
-            position = progress._position[index]  # noqa: SLF001
-            self._lanes.setdefault(lane, deque()).append((position, index))
-        else:
-            self._others.append(index)
-        self.news.set()
-
-    def take(self) -> list[int]:
-        """What got done."""
-        progress = self._progress
-        found = []
-        for lane, waiting in self._lanes.items():
-            completed = progress.timelines[lane].completed
-            while waiting and waiting[0][0] <= completed:
-                found.append(waiting.popleft()[1])
-        while self._others:
-            index = self._others.popleft()
-            if progress.state(index).is_final:
-                found.append(index)
-        if progress.done.is_set():
-            found += range(len(self._given))
-        fresh = []
-        for index in found:
-            if not self._given[index] and progress.state(index).is_final:
-                self._given[index] = 1
-                fresh.append(index)
-        return fresh
-
-    async def wait(self) -> None:
-        """Return when something may have got done."""
-        progress = self._progress
-        news = self.news = Completion()
-        lines = []
-        for lane, waiting in self._lanes.items():
-            if waiting:
-                line = progress.timelines[lane]
-                line.watch(waiting[0][0], news)
-                lines.append(line)
-        if self._others or progress.done.is_set():
-            news.set()
-        try:
-            await news.wait()
-        finally:
-            for line in lines:
-                line.unwatch(news)

@@ -239,7 +239,7 @@ class Runner:
             return
         stream = self._streams[lane]
         if self._telling is None:
-            guard: Guard = progress.guards[node]
+            guard: Guard = progress.guard(node)
         else:
             guard = self._telling.guard(node, stream.id)
         progress.submitted(node, lane, action(stream, guard))
@@ -346,7 +346,7 @@ class Runner:
             return
         operation = cast("HostCall", self._plan.nodes[node].operation)
         progress.host_started(node)
-        guard = progress.guards[node]
+        guard = progress.guard(node)
         if self._telling is not None:
             guard = self._telling.guard(node, HOST_STREAM)
             guard.blocks()
