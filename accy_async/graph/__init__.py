@@ -1,3 +1,55 @@
 """Launch graphs: plans of device and host work, and their running."""
 
-__all__: list[str] = []
+from accy_async.graph.builder import LaunchGraphBuilder
+from accy_async.graph.dataflow import dataflow_dependencies
+from accy_async.graph.layout import BlockLayout, Item
+from accy_async.graph.nodes import (
+    BufferSlot,
+    BufferUse,
+    CopyBuffer,
+    CopyFromDevice,
+    CopyToDevice,
+    EventSignal,
+    EventWait,
+    Fill,
+    HostCall,
+    HostSlot,
+    KernelCall,
+    LaunchGraphDependency,
+    LaunchGraphLoop,
+    LaunchGraphLoopCarry,
+    LaunchGraphNode,
+    Operation,
+    RuntimeScalar,
+)
+from accy_async.graph.plan import LaunchGraphPlan
+from accy_async.graph.refs import GraphBuffer, GraphHost, LoopRef, NodeRef
+
+__all__ = [
+    "BlockLayout",
+    "BufferSlot",
+    "BufferUse",
+    "CopyBuffer",
+    "CopyFromDevice",
+    "CopyToDevice",
+    "EventSignal",
+    "EventWait",
+    "Fill",
+    "GraphBuffer",
+    "GraphHost",
+    "HostCall",
+    "HostSlot",
+    "Item",
+    "KernelCall",
+    "LaunchGraphBuilder",
+    "LaunchGraphDependency",
+    "LaunchGraphLoop",
+    "LaunchGraphLoopCarry",
+    "LaunchGraphNode",
+    "LaunchGraphPlan",
+    "LoopRef",
+    "NodeRef",
+    "Operation",
+    "RuntimeScalar",
+    "dataflow_dependencies",
+]
