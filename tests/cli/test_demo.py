@@ -149,15 +149,16 @@ def test_launches_that_do_nothing_fail_the_demo(
 ) -> None:
     """Old results are not taken for new ones."""
     count = 0
-    launch = CpuBackend.launch
+    submit = CpuBackend.submit_launch
 
-    def lazy(self: CpuBackend, request: Any) -> None:
+    def lazy(self: CpuBackend, prepared: Any, stream: Any, guard: Any = None) -> int:
         nonlocal count
         count += 1
         if count <= 3 * (run_module.WARM_UP + 2):
-            launch(self, request)
+            return submit(self, prepared, stream, guard)
+        return 0
 
-    monkeypatch.setattr(CpuBackend, "launch", lazy)
+    monkeypatch.setattr(CpuBackend, "submit_launch", lazy)
     ended = run("demo", "--length", 1000, "--launches", 8, "--streams", 1, "--json")
     assert ended.code == ExitCode.CHECK_FAILED
     assert ended.document["check"]["wrong"] == 6
