@@ -62,11 +62,15 @@ class Placer:
         self._rank = [0] * count  # where each stands in the submission order
         for position, item in enumerate(submission):
             self._rank[item] = position
-        self._done_at = [0] * count
+        self._done_at = [0] * count  # were every item to take its weight
+        self._free_at: list[int] = []  # and when each stream would be free then
         self._depth = depths(block, weights)
         self._clocks = Clocks(block)
         self._lane_stream: list[int] = []
         self._host_sets = host_sets(block, is_host)
+        self._is_plain = self._host_sets is None and not any(
+            priority is not None for priority in priorities
+        )
         self._open_for(max_streams, own_label, own_priority)
 
     def _open_for(
@@ -117,17 +121,16 @@ class Placer:
             if lane < 0:
                 lane = self._elsewhere(item, preds)
         number = self._lane_stream[lane]
-        stream = self.streams[number]
         tail = self._clocks.tails[lane]
         self.follows[item] = tail
         self.stream[item] = number
         self.choice[item] = self._choice
         known = self._wait(item, number, tail, preds)
-        start = stream.free_at
+        start = self._free_at[number]
         for pred in preds:
             if self._done_at[pred] > start:
                 start = self._done_at[pred]
-        self._done_at[item] = stream.free_at = start + self.weights[item]
+        self._done_at[item] = self._free_at[number] = start + self.weights[item]
         self._clocks.append(item, lane, known, preds)
 
     def _wait(self, item: int, stream: int, tail: int, preds: Sequence[int]) -> Clock:
@@ -201,14 +204,12 @@ class Placer:
         """
         clocks = self._clocks
         best, best_key = -1, (False, 0)
-        for lane, done in enumerate(clocks.all_of(preds)):
+        for lane in clocks.finished_lanes(clocks.all_of(preds)):
             tail = clocks.tails[lane]
-            if not done or done < clocks.step[tail]:
-                continue
             stream = self._lane_stream[lane]
             if not self._may_join(item, stream):
                 continue
-            key = (clocks.left[tail] > 0, self.streams[stream].free_at)
+            key = (clocks.left[tail] > 0, self._free_at[stream])
             if best < 0 or key < best_key:
                 best, best_key = lane, key
         if best >= 0:
@@ -246,6 +247,7 @@ class Placer:
         number = len(self.streams)
         stream = Stream(priority)
         self.streams.append(stream)
+        self._free_at.append(0)
         if label is None:
             self._free_streams.append(number)
         else:
@@ -277,6 +279,8 @@ class Placer:
 
     def _freest(self, item: int) -> int:
         """The stream that is free first, of the item's priority if there is one."""
+        if self._is_plain:
+            return min(self._free_streams, key=self._free_at.__getitem__)
         wanted = self.priorities[item]
         sure = self._host_sets is None
 
@@ -284,7 +288,7 @@ class Placer:
             found = self.streams[stream]
             is_other = wanted is not None and found.priority not in (None, wanted)
             has_lane = sure or any(self._is_sure(item, lane) for lane in found.lanes)
-            return is_other, not has_lane, found.free_at
+            return is_other, not has_lane, self._free_at[stream]
 
         stream = min(self._free_streams, key=cost)
         self._adopt(item, stream)
@@ -308,8 +312,7 @@ class Placer:
                 return lane
         if stream == self._unused:
             self._unused = -1
-        lane = len(self._lane_stream)
-        self._clocks.tails.append(-1)
+        lane = self._clocks.open_lane()
         self._lane_stream.append(stream)
         lanes.append(lane)
         return lane

@@ -26,13 +26,11 @@ class Stream:
     Attributes:
         priority: as a node asked for it; None until one has.
         labels: the labels that have it.
-        free_at: when it would be free, were every item to take its weight.
         lanes: its lanes, by number.
     """
 
     priority: int | None = None
     labels: list[str] = attrs.field(factory=list)
-    free_at: int = 0
     lanes: list[int] = attrs.field(factory=list)
 
 
@@ -53,10 +51,11 @@ class Clocks:
         lane: of each item, its lane; -1 on the host.
         step: of each item, its place in its lane, from 1.
         tails: of each lane, its last item; -1 while it has none.
+        lengths: of each lane, how many items it has.
         left: of each item, how many successors are still to be placed.
     """
 
-    __slots__ = ("_known", "lane", "left", "step", "tails")
+    __slots__ = ("_known", "lane", "left", "lengths", "step", "tails")
 
     def __init__(self, block: Block) -> None:
         count = len(block)
@@ -64,7 +63,21 @@ class Clocks:
         self.lane = [-1] * count
         self.step = [0] * count
         self.tails: list[int] = []
+        self.lengths: list[int] = []
         self.left = [len(after) for after in block.succs]
+
+    def open_lane(self) -> int:
+        """A new lane, without items; its number."""
+        self.tails.append(-1)
+        self.lengths.append(0)
+        return len(self.tails) - 1
+
+    def finished_lanes(self, known: Clock) -> list[int]:
+        """The lanes all of whose items the clock knows to be done."""
+        lengths = self.lengths
+        return [
+            lane for lane, done in enumerate(known) if done == lengths[lane] and done
+        ]
 
     def after(self, item: int) -> Clock:
         """What is known once the item is done. Not to be changed."""
@@ -98,7 +111,7 @@ class Clocks:
         tail = self.tails[lane]
         if tail >= 0 and left[tail] and known is self._known[tail]:
             known = known.copy()
-        step = self.step[tail] + 1 if tail >= 0 else 1
+        step = self.lengths[lane] + 1
         missing = lane + 1 - len(known)
         if missing > 0:
             known.extend([0] * missing)
@@ -107,6 +120,7 @@ class Clocks:
         self.lane[item] = lane
         self.step[item] = step
         self.tails[lane] = item
+        self.lengths[lane] = step
         self._let_go(preds)
         if tail >= 0 and not left[tail]:
             self._known[tail] = None
