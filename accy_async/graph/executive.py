@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from accy_async.backends.cleanup import destroy_all
+from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.handles import EventHandle, StreamHandle
 from accy_async.backends.loading import load_entry
 from accy_async.errors import GraceExpired, InvalidType, LaunchArgumentMismatch
 from accy_async.graph.governor import Governor
-from accy_async.graph.nodes import KernelCall
 from accy_async.graph.options import LaunchOptions, OnError
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.prepared import (
@@ -32,6 +31,7 @@ from accy_async.graph.prepared import (
 from accy_async.graph.progress import RunProgress
 from accy_async.graph.run import Run
 from accy_async.graph.runner import Runner
+from accy_async.graph.slices import in_slices, laid_out
 from accy_async.graph.telling import Telling
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class GraphExecutive:
             self._governor,
             job.telling,
         )
-        await runner.run(job.plan.layout(job.max_streams))
+        await runner.run(await laid_out(job.plan, job.max_streams))
         self._governor.leave(job.progress)
         if options.signal_event is not None:
             self._signal(job, options.signal_event)
@@ -196,7 +196,7 @@ class GraphExecutive:
             job.max_streams = 1
         else:
             job.max_streams = self._streams.limit
-            layout = job.plan.layout(job.max_streams)
+            layout = await laid_out(job.plan, job.max_streams)
             wanted = [*layout.stream_priorities]
             wanted += [0] * (max(1, layout.most_streams) - len(wanted))
             job.leased = [await self._streams.lease(wanted[0])]
@@ -269,6 +269,13 @@ class GraphExecutive:
             self._backend, job.plan, self._kernels, job.bound, events, job.options
         )
         prepared.is_in_use = True
+        try:
+            await in_slices(prepared.make_actions())
+        except BaseException as error:
+            errors: list[Exception] = []
+            self._forget(prepared, errors)
+            raise_together("preparing a plan", error, errors)
+            raise
         replaced = self._prepared.pop(key, None)
         if replaced is not None and not replaced.is_in_use:
             replaced.close()
@@ -295,11 +302,7 @@ class GraphExecutive:
 
     async def _load_kernels(self, plan: LaunchGraphPlan) -> None:
         """Load the kernels of a plan that are not loaded yet, each once."""
-        wanted = {
-            id(node.operation.entry): node.operation.entry
-            for node in plan.nodes
-            if isinstance(node.operation, KernelCall)
-        }
+        wanted = {id(entry): entry for entry in plan.entries}
         if wanted.keys() <= self._kernels.keys():
             return
         async with self._loading:

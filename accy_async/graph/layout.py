@@ -61,6 +61,10 @@ class BlockLayout:
         waits: the items whose events a stream waits for before each item.
         records: whether an event is recorded after each item, because another
             item waits for it, or the end of a loop's iteration does.
+        events: the number of the event that each item records, -1 for none. Where
+            items are submitted in the order given here, one event serves again
+            once all who wait for it have been submitted: so there are as many
+            events as waits are open at a time, not as items.
         follows: the item in the same stream that each must be submitted after
             though it may not depend on it; -1 for none.
         awaits: of each call on the host, the items that have to be awaited
@@ -85,6 +89,7 @@ class BlockLayout:
         "awaits",
         "choice",
         "ends",
+        "events",
         "follows",
         "is_host",
         "is_static",
@@ -110,6 +115,7 @@ class BlockLayout:
     stream: tuple[int, ...]
     waits: tuple[tuple[int, ...], ...]
     records: tuple[bool, ...]
+    events: tuple[int, ...]
     follows: tuple[int, ...]
     awaits: dict[int, tuple[int, ...]]
     preds: tuple[tuple[int, ...], ...]
@@ -230,6 +236,7 @@ def _lay_out_block(
         stream=tuple(placer.stream),
         waits=tuple(placer.waits),
         records=tuple(placer.records),
+        events=tuple(_number_events(placer, reuse=not any(is_host))),
         follows=tuple(placer.follows),
         awaits=placer.awaits,
         preds=block.preds,
@@ -261,6 +268,32 @@ def _ranks(block: Block, weights: Sequence[int]) -> list[int]:
         if after:
             ranks[item] += max([ranks[s] for s in after])
     return ranks
+
+
+def _number_events(placer: Placer, *, reuse: bool) -> list[int]:
+    """The number of each item's event; see `BlockLayout.events`."""
+    waits, records = placer.waits, placer.records
+    numbers = [-1] * len(records)
+    waiting = [0] * len(records)
+    for awaited in waits:
+        for signaller in awaited:
+            waiting[signaller] += 1
+    for item in placer.ends:
+        waiting[item] += 1  # the end of a loop's iteration, after all items
+    free: list[int] = []
+    count = 0
+    for item in placer.submission:
+        for signaller in waits[item]:
+            waiting[signaller] -= 1
+            if reuse and not waiting[signaller]:
+                free.append(numbers[signaller])
+        if records[item]:
+            if free:
+                numbers[item] = free.pop()
+            else:
+                numbers[item] = count
+                count += 1
+    return numbers
 
 
 def _common(block: Block, values: Sequence[_T | None]) -> _T | None:

@@ -156,6 +156,16 @@ class LaunchGraphPlan:
         """Of each node, the slots it uses by index, each once, and how."""
         return self._index.uses
 
+    @property
+    def entries(self) -> tuple[KernelCallArtifact, ...]:
+        """The kernels that nodes launch, each once."""
+        return self._index.entries
+
+    @property
+    def signalled_events(self) -> tuple[str, ...]:
+        """The events that nodes signal, each once."""
+        return self._index.signalled
+
     def node(self, name: str) -> LaunchGraphNode:
         """The node of that name.
 
@@ -212,6 +222,10 @@ class LaunchGraphPlan:
             found = lay_out(self.order, self.nodes, self.loops, max_streams)
             self._layouts[max_streams] = found
         return found
+
+    def is_laid_out(self, max_streams: int) -> bool:
+        """True where `layout` for so many streams was asked for before."""
+        return max_streams in self._layouts
 
     def explain(self, max_streams: int = DEFAULT_MAX_STREAMS, limit: int = 40) -> str:
         """How the plan is laid out, and why, as text.

@@ -29,6 +29,7 @@ from accy_async.errors import GraphError
 from accy_async.graph.nodes import HostCall, RuntimeScalar
 from accy_async.graph.outcome import HostCallFailed
 from accy_async.graph.progress import RunProgress
+from accy_async.graph.slices import SLICE_NS
 from accy_async.graph.state import BlockState
 from accy_async.observe.protocol import HOST_STREAM
 
@@ -43,15 +44,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner"]
 
-SLICE_NS = 500_000
-"""How long submitting may go on before it gives way to the event loop."""
-
 _CHECK_EVERY = 8
 """Submissions between two looks at the clock."""
 
+_FORK = -1
+"""The number of the event that a loop's other streams begin after."""
+
 
 class _Frame:
-    """A block being run: its layout, its streams' places, its items' events."""
+    """A block being run: its layout, its streams' places, its events by number."""
 
     __slots__ = ("began", "events", "lanes", "layout")
 
@@ -215,14 +216,19 @@ class Runner:
         waits = frame.layout.waits[item]
         if waits:
             stream = self._streams[frame.lanes[frame.layout.stream[item]]]
+            numbers = frame.layout.events
             for signaller in waits:
-                self._backend.stream_wait_event(stream, frame.events[signaller])
+                event = frame.events[numbers[signaller]]
+                self._backend.stream_wait_event(stream, event)
             self._progress.event_waits += len(waits)
 
     def _record(self, frame: _Frame, item: int, lane: int) -> None:
-        event = frame.events.get(item)
+        self._record_as(frame, frame.layout.events[item], lane)
+
+    def _record_as(self, frame: _Frame, number: int, lane: int) -> None:
+        event = frame.events.get(number)
         if event is None:
-            event = frame.events[item] = self._take_event()
+            event = frame.events[number] = self._take_event()
         self._backend.record_event(event, self._streams[lane])
         self._progress.event_records += 1
 
@@ -321,9 +327,9 @@ class Runner:
         """The iteration's other streams begin after its first one's work so far."""
         others = set(frame.lanes[1:]) - {frame.lanes[0]}
         if others:
-            self._record(frame, -1, frame.lanes[0])
+            self._record_as(frame, _FORK, frame.lanes[0])
             for lane in others:
-                self._wait_for(frame, -1, lane)
+                self._wait_for(frame, _FORK, lane)
 
     def _join(self, frame: _Frame) -> None:
         """The iteration's first stream goes on after all of its others' work."""
@@ -331,10 +337,10 @@ class Runner:
         for item in layout.ends:
             stream = layout.stream[item]
             if stream >= 0 and frame.lanes[stream] != frame.lanes[0]:
-                self._wait_for(frame, item, frame.lanes[0])
+                self._wait_for(frame, layout.events[item], frame.lanes[0])
 
-    def _wait_for(self, frame: _Frame, signaller: int, lane: int) -> None:
-        self._backend.stream_wait_event(self._streams[lane], frame.events[signaller])
+    def _wait_for(self, frame: _Frame, number: int, lane: int) -> None:
+        self._backend.stream_wait_event(self._streams[lane], frame.events[number])
         self._progress.event_waits += 1
 
     # Host calls

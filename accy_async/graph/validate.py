@@ -53,14 +53,18 @@ class PlanIndex:
         order_edges: the edges that events and stream labels add.
         order: the blocks and their order.
         uses: of each node, the slots it uses and how.
+        entries: the kernels that nodes launch, each once.
+        signalled: the events that nodes signal, each once.
     """
 
     __slots__ = (
         "dependencies",
+        "entries",
         "loops",
         "nodes",
         "order",
         "order_edges",
+        "signalled",
         "slots",
         "uses",
     )
@@ -74,6 +78,8 @@ class PlanIndex:
         order_edges: list[OrderEdge],
         order: GraphOrder,
         uses: list[Uses],
+        entries: tuple[KernelCallArtifact, ...],
+        signalled: tuple[str, ...],
     ) -> None:
         self.nodes = nodes
         self.slots = slots
@@ -82,6 +88,8 @@ class PlanIndex:
         self.order_edges = order_edges
         self.order = order
         self.uses = uses
+        self.entries = entries
+        self.signalled = signalled
 
 
 def index_plan(
@@ -129,7 +137,15 @@ def index_plan(
         block_uses(order, uses, loops, slot_index), name, [s.name for s in slots]
     )
     return PlanIndex(
-        node_index, slot_index, loop_index, edges, order_edges, order, uses
+        node_index,
+        slot_index,
+        loop_index,
+        edges,
+        order_edges,
+        order,
+        uses,
+        tuple(checker.entries.values()),
+        tuple(signals),
     )
 
 
@@ -164,6 +180,7 @@ class _NodeChecker:
     def __init__(self, slots: Mapping[str, Slot], runtime_scalar_count: int) -> None:
         self.slots = slots
         self.runtime_scalar_count = runtime_scalar_count
+        self.entries: dict[int, KernelCallArtifact] = {}
         self._wanted: dict[int, tuple[DType | None, ...]] = {}
 
     def check(self, node: LaunchGraphNode) -> None:
@@ -171,6 +188,7 @@ class _NodeChecker:
         if isinstance(operation, KernelCall):
             for use in operation.buffers:
                 self._need_buffer(node, use.slot)
+            self.entries[id(operation.entry)] = operation.entry
             self._check_kernel(node, operation.entry)
             return
         if node.runtime_scalars or node.tuning_candidate is not None:
