@@ -163,6 +163,7 @@ class GraphExecutive:
 
     async def _run(self, job: _Job) -> None:
         job.prepared = await self._prepare(job)
+        job.progress.unguarded = job.prepared.unguarded
         await self._lease(job)
         backend, options = self._backend, job.options
         for event in options.wait_events:

@@ -185,6 +185,7 @@ class PreparedGraph:
             raise_together("preparing a plan", error, errors)
             raise
         self.actions: list[Action | None] = []
+        self.unguarded: set[int] = set()
         self._variants: dict[tuple[int, ...], Action] = {}
         self._bindings: dict[tuple[str, int, BufferAccess], BufferBinding] = {}
 
@@ -202,6 +203,11 @@ class PreparedGraph:
             self.actions.append(
                 None if is_host else self._make(index, self.initial_memories)
             )
+            if isinstance(node.operation, KernelCall):
+                if 0 in self.geometries[index].grid:
+                    self.unguarded.add(index)
+            elif isinstance(node.operation, (EventWait, EventSignal)):
+                self.unguarded.add(index)
             yield
 
     @property

@@ -78,6 +78,8 @@ class RunProgress:
         is_guarding: True once nodes must ask whether they may still run.
         has_submitted_all: True once nothing is left to submit.
         has_failed: set when a node fails and everything is to be given up.
+        unguarded: nodes that the device does not ask about in their turn: those
+            that only wait for or signal an event, launches of no blocks.
         done: set when the run is over.
     """
 
@@ -89,6 +91,7 @@ class RunProgress:
         self.is_guarding = False
         self.has_submitted_all = False
         self.has_failed = Completion()
+        self.unguarded: set[int] = set()
         self.done = anyio.Event()
         self.submissions = self.event_records = self.event_waits = 0
         self.host_calls = self.yields = self.waits_for_room = self.submit_ns = 0
@@ -164,13 +167,11 @@ class RunProgress:
 
         The node then counts as skipped, or as cancelled.
         """
-        if self._is_stopped:
-            verdict = _CANCELLED
-        elif any(self._flags[i] in _BAD for i in self.relations.blockers(index)):
-            verdict = _SKIPPED
-        else:
+        if self._flags[index] in _BAD:  # since an earlier iteration
+            return True
+        if not self._is_stopped and not self._follows_failure(index):
             return False
-        self._flags[index] = verdict
+        verdict = self._flags[index] = self._verdict()
         for loop in self.relations.loops_around(index):
             if self._flags[loop] not in _BAD:
                 self._flags[loop] = verdict
@@ -236,6 +237,12 @@ class RunProgress:
                 # It may have failed or been skipped between the two looks.
                 flag = self._flags[index]
                 if flag == _SUBMITTED:
+                    if (
+                        self.is_guarding
+                        and self._is_unguarded(index)
+                        and self._follows_failure(index)
+                    ):
+                        return _STATES[self._verdict()]
                     lost = mark.timeline.error_at(mark.position)
                     return NodeState.FINISHED if lost is None else NodeState.FAILED
         return _STATES[flag]
@@ -335,6 +342,28 @@ class RunProgress:
 
     # Within
 
+    def _verdict(self) -> int:
+        return _CANCELLED if self._is_stopped else _SKIPPED
+
+    def _is_unguarded(self, index: int) -> bool:
+        return index >= self.node_count or index in self.unguarded
+
+    def _follows_failure(self, index: int) -> bool:
+        """True where something that the node depends on went wrong.
+
+        Loops and what is unguarded pass a failure on: they may have had their
+        turn without anybody having asked.
+        """
+        seen, todo = {index}, [index]
+        while todo:
+            for before in self.relations.blockers(todo.pop()):
+                if self._flags[before] in _BAD:
+                    return True
+                if before not in seen and self._is_unguarded(before):
+                    seen.add(before)
+                    todo.append(before)
+        return False
+
     def _count_states(self) -> dict[NodeState, int]:
         """How many nodes stand where, without asking each of 100,000."""
         flags = np.frombuffer(self._flags, np.uint8, self.node_count)
@@ -344,7 +373,7 @@ class RunProgress:
         )
         given = np.flatnonzero((flags == _SUBMITTED) & (lanes >= 0))
         counts[NodeState.SUBMITTED] -= len(given)
-        if any(line.has_failed for line in self.timelines):
+        if self.is_guarding or any(line.has_failed for line in self.timelines):
             counts.update(self.state(int(index)) for index in given)
         elif len(given):
             completed = np.array([line.completed for line in self.timelines])
