@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cancellable", "Replay", "ReplayStuck"]
 
-_QUIET_TURNS = 6
+_QUIET_TURNS = 20
 """Turns of the loop without a backend call after which all may well be blocked."""
 
 _T = TypeVar("_T")
