@@ -79,6 +79,7 @@ class GraphExecutive:
         self._runs: set[Run] = set()
         self._scopes: dict[Run, anyio.CancelScope] = {}
         self._unobserved: list[Run] = []
+        self._unobserved_limit = MAX_PREPARED
 
     @property
     def running(self) -> int:
@@ -146,6 +147,7 @@ class GraphExecutive:
                     await self._run(job)
                 except Exception as error:  # noqa: BLE001 - it is the run's outcome
                     job.run.failed_to_prepare(error)
+                    job.progress.abort(error)
                 finally:
                     forget()
         finally:
@@ -159,7 +161,18 @@ class GraphExecutive:
             if job.telling is not None:
                 job.telling.close(*job.run.told_outcome())
             self._runs.discard(job.run)
-            self._unobserved.append(job.run)
+            self._keep_if_unobserved(job.run)
+
+    def _keep_if_unobserved(self, run: Run) -> None:
+        """Keep what failed and nobody has awaited by now, until somebody does."""
+        if run.unobserved_error() is None:
+            return
+        self._unobserved.append(run)
+        if len(self._unobserved) > self._unobserved_limit:
+            self._unobserved = [
+                one for one in self._unobserved if one.unobserved_error() is not None
+            ]
+            self._unobserved_limit = 2 * len(self._unobserved) + MAX_PREPARED
 
     async def _run(self, job: _Job) -> None:
         job.prepared = await self._prepare(job)

@@ -75,6 +75,7 @@ class RunProgress:
     Attributes:
         timelines: of the run's streams, once it has them.
         errors: what nodes failed with, by index.
+        run_error: what the run as such failed with, e.g. in preparing.
         is_guarding: True once nodes must ask whether they may still run.
         has_submitted_all: True once nothing is left to submit.
         has_failed: set when a node fails and everything is to be given up.
@@ -88,6 +89,7 @@ class RunProgress:
         self.node_count = self.relations.node_count
         self.timelines: list[Timeline] = []
         self.errors: dict[int, BaseException] = {}
+        self.run_error: Exception | None = None
         self.is_guarding = False
         self.has_submitted_all = False
         self.has_failed = Completion()
@@ -139,7 +141,7 @@ class RunProgress:
         self._tell(index)
 
     def skipped(self, index: int) -> None:
-        """A node was not run, as `blocks` had said."""
+        """A node was not run, as `blocks` or `failed` had said."""
         self._tell(index)
 
     # Told by anybody, on any thread
@@ -182,6 +184,10 @@ class RunProgress:
         index = self.node_count + loop
         return self.is_guarding and (self._flags[index] in _BAD or self.blocks(index))
 
+    def abort(self, error: Exception) -> None:
+        """The run as such failed: what it has not submitted it never will."""
+        self.run_error = error
+
     def stop(self) -> None:
         """Cancelled: nothing runs any more that has not begun."""
         self._is_stopped = True
@@ -189,7 +195,8 @@ class RunProgress:
 
     def stop_unless_submitted(self) -> None:
         """The run ends here: stopped, if it was not all submitted before."""
-        if not self.has_submitted_all and not self.errors:
+        has_failed = self.errors or self.run_error is not None
+        if not self.has_submitted_all and not has_failed:
             self.stop()
 
     def finish(self) -> None:
@@ -267,7 +274,7 @@ class RunProgress:
                 if error is not None:
                     return error
                 todo.append(before)
-        return None
+        return self.run_error
 
     async def wait_device(self, index: int) -> None:
         """Return when what was submitted of a node or loop has ended, if any was."""
