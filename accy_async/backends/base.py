@@ -401,10 +401,12 @@ class Backend(BackendHooks):
         self._check("record_event")
         with self._lock:
             resource = self._table.get(event)
-            state = cast("EventState", resource.payload)
+            state: EventState = resource.payload  # type: ignore[assignment]
             on = self._stream(stream)
-            position = _advance(on, resource)
-            state.mark = (on.timeline, position)
+            timeline = on.timeline
+            position = timeline.advance()
+            resource.touch(timeline, position)
+            state.mark = (timeline, position)
             state.time_ns = None
             self._record(on, position, state)
         return position
@@ -421,10 +423,13 @@ class Backend(BackendHooks):
         self._check("stream_wait_event")
         with self._lock:
             resource = self._table.get(event)
-            state = cast("EventState", resource.payload)
-            _mark_of(resource, "stream_wait_event")
+            state: EventState = resource.payload  # type: ignore[assignment]
+            if state.mark is None:
+                _mark_of(resource, "stream_wait_event")  # which refuses it
             on = self._stream(stream)
-            position = _advance(on, resource)
+            timeline = on.timeline
+            position = timeline.advance()
+            resource.touch(timeline, position)
             self._stream_wait(on, position, state)
         return position
 
@@ -436,7 +441,7 @@ class Backend(BackendHooks):
         """
         self._check("is_event_complete")
         timeline, position = _mark_of(self._table.get(event), "is_event_complete")
-        return timeline.completed >= position
+        return timeline.has_reached(position)
 
     def is_stream_idle(self, stream: StreamHandle | None = None) -> bool:
         """True where everything submitted to the stream has completed."""
@@ -451,21 +456,28 @@ class Backend(BackendHooks):
                 recorded, or has not been reached; each has its own message.
         """
         self._check("elapsed_ns")
-        times = []
-        for event in (start, end):
-            resource = self._table.get(event)
+        resources = [self._table.get(event) for event in (start, end)]
+        states = []
+        for resource in resources:
             state = cast("EventState", resource.payload)
             if not state.has_timing:
                 raise InvalidEvent(
                     f"elapsed_ns: {resource.name} was created without timing=True"
                 )
             timeline, position = _mark_of(resource, "elapsed_ns")
-            if timeline.completed < position or state.time_ns is None:
+            if not timeline.has_reached(position):
                 raise InvalidEvent(
                     f"elapsed_ns: {resource.name} has not been reached; wait for it"
                 )
-            times.append(state.time_ns)
-        return times[1] - times[0]
+            states.append(state)
+        elapsed = self._elapsed_ns(*states)
+        if elapsed is None:
+            names = " or ".join(resource.name for resource in resources)
+            raise InvalidEvent(
+                f"elapsed_ns: {names} has not been reached: it was skipped after a "
+                "failure"
+            )
+        return elapsed
 
     def mark(self, stream: StreamHandle | None = None) -> Mark:
         """The point that the stream's submitted work has come to; opens nothing."""

@@ -54,6 +54,10 @@ def open_backend(name: str = "auto", *, grace_s: float = DEFAULT_GRACE_S) -> Bac
         from accy_async.backends.cpu import CpuBackend
 
         return CpuBackend(grace_s=grace_s)
+    if name == "cuda":
+        from accy_async.backends.cuda import CudaBackend
+
+        return CudaBackend(grace_s=grace_s)
     if name == "auto":
         reasons = []
         for candidate in _PREFERENCE:

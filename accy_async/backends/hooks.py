@@ -154,6 +154,12 @@ class BackendHooks(ABC):
     ) -> None:
         """Submit a wait of the stream for the event's ``mark`` of this moment."""
 
+    def _elapsed_ns(self, start: EventState, end: EventState) -> float | None:
+        """Device time between two events that were passed; None if one was skipped."""
+        if start.time_ns is None or end.time_ns is None:
+            return None
+        return end.time_ns - start.time_ns
+
     @abstractmethod
     def _free(self, resource: Resource) -> None:
         """Free an object; any thread, once for each object."""

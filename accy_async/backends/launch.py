@@ -76,12 +76,13 @@ class PreparedLaunch:
     Attributes:
         request: what it launches; its stream is the default for submissions.
         artifact: the kernel, None where the backend takes it on trust.
+        loaded: the kernel's handle.
         resources: every object that it uses.
         payload: the arguments in the backend's own form.
         has_blocks: False for a grid of no blocks, which is a no-op.
     """
 
-    __slots__ = ("artifact", "has_blocks", "payload", "request", "resources")
+    __slots__ = ("artifact", "has_blocks", "loaded", "payload", "request", "resources")
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class PreparedLaunch:
     ) -> None:
         self.request = request
         self.artifact = artifact
+        self.loaded = request.loaded
         self.payload = payload
         self.has_blocks = request.geometry.block_count > 0
         self.resources = tuple(

@@ -105,6 +105,16 @@ class Timeline:
         """True where everything submitted has completed."""
         return self.completed >= self.submitted
 
+    def has_reached(self, position: int) -> bool:
+        """True where everything up to ``position`` is done."""
+        return self.completed >= position
+
+    def request(self, position: int) -> None:
+        """Somebody will want to know when ``position`` is done.
+
+        For a device that says so only where it is asked to beforehand.
+        """
+
     def advance(self) -> int:
         """Submit an operation; returns its position, counting from 1.
 
@@ -242,7 +252,7 @@ class Mark:
     @property
     def is_reached(self) -> bool:
         """True where the stream has come this far."""
-        return self.timeline.completed >= self.position
+        return self.timeline.has_reached(self.position)
 
     async def wait(self) -> None:
         """Return once the stream has come this far; see `Timeline.wait`."""
@@ -414,8 +424,12 @@ class ResourceTable:
             self._retired[handle.id] = resource
             if resource.is_busy and not self._is_lost:
                 resource.is_retired = True
-                return False
-            del self._retired[handle.id]
+            else:
+                del self._retired[handle.id]
+        if resource.is_retired:
+            for line, position in list(resource.uses.items()):
+                line.request(position)
+            return False
         self._free(resource)
         return True
 

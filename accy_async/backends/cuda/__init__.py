@@ -1,0 +1,5 @@
+"""NVIDIA GPUs through the CUDA driver."""
+
+from accy_async.backends.cuda.backend import CudaBackend
+
+__all__ = ["CudaBackend"]

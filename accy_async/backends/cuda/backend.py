@@ -1,0 +1,446 @@
+"""The CUDA backend: the contract's hooks, carried out by the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import anyio.lowlevel
+import numpy as np
+
+from accy_async.artifact.formats import BackendKind
+from accy_async.backends.base import DEFAULT_GRACE_S, Backend
+from accy_async.backends.cuda.context import CudaContext
+from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, check
+from accy_async.backends.cuda.hub import Hub
+from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
+from accy_async.backends.cuda.modules import CudaKernel, load_kernel
+from accy_async.backends.cuda.timeline import CudaTimeline
+from accy_async.backends.handles import Handle, ObjectKind
+from accy_async.backends.hooks import EventState, StreamState
+from accy_async.backends.lifetimes import Mark, Resource
+from accy_async.errors import AccyError, DeviceError, InvalidValue
+
+if TYPE_CHECKING:
+    from accy_async.artifact.kernel import KernelArtifact
+    from accy_async.backends.capabilities import Capabilities
+    from accy_async.backends.guards import Guard
+    from accy_async.backends.hostmemory import HostMemory
+    from accy_async.backends.launch import LaunchRequest, PreparedLaunch
+
+__all__ = ["CudaBackend"]
+
+_WORDS = 4096
+"""Streams that can be open at once: a word of pinned memory for each."""
+
+_POLL_S = 0.0002
+"""How long a wait reads its stream's word between turns of the loop."""
+
+
+class _CudaStream(StreamState):
+    def __init__(self, timeline: CudaTimeline, priority: int, native: Any) -> None:  # noqa: ANN401
+        super().__init__(timeline, priority)
+        self.native = native
+        self.flags = timeline
+
+
+class _CudaEvent(EventState):
+    def __init__(self, *, has_timing: bool, native: Any) -> None:  # noqa: ANN401
+        super().__init__(has_timing=has_timing)
+        self.native = native
+
+
+class _Arguments:
+    """A launch's arguments as the driver takes them, packed once."""
+
+    __slots__ = ("_values", "block", "function", "grid", "pointer", "shared_bytes")
+
+    def __init__(
+        self, kernel: CudaKernel, request: LaunchRequest, addresses: list[int]
+    ) -> None:
+        slots = addresses + [scalar.slot for scalar in request.scalars]
+        values = (ctypes.c_uint64 * max(1, len(slots)))(*slots)
+        first = ctypes.addressof(values)
+        pointers = (ctypes.c_void_p * max(1, len(slots)))(
+            *[first + 8 * i for i in range(len(slots))]
+        )
+        self._values = (values, pointers)
+        self.pointer = ctypes.addressof(pointers)
+        self.function = kernel.function
+        self.grid = request.geometry.grid
+        self.block = request.geometry.threadgroup
+        self.shared_bytes = request.geometry.dynamic_shared_memory_bytes
+
+
+class CudaBackend(Backend):
+    """One NVIDIA GPU.
+
+    Args:
+        device: its index, or its UUID as ``GPU-...``.
+        grace_s: how long cleanup waits for the device, in seconds.
+        memory_limit_bytes: what all buffers may take together; None for no limit
+            but the device's.
+
+    Raises:
+        BackendUnavailable: no driver or no device; the message says what to do.
+        InvalidValue: no such device.
+    """
+
+    loads_block: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        device: int | str = 0,
+        *,
+        grace_s: float = DEFAULT_GRACE_S,
+        memory_limit_bytes: int | None = None,
+    ) -> None:
+        self._context = CudaContext(device)
+        self._driver = self._context.driver
+        self._pool = DevicePool(self._context, memory_limit_bytes)
+        self._pinned = PinnedPool(self._context)
+        self._words, words = self._pinned.take(8 * _WORDS)
+        words.fill(0)
+        self._free_words = [self._words + 8 * i for i in reversed(range(_WORDS))]
+        self._natives: dict[CudaTimeline, Any] = {}
+        self._hub = Hub(self._query, lambda: self._table.sweep())
+        super().__init__(BackendKind.CUDA, grace_s=grace_s)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the device is and can do."""
+        return self._context.capabilities
+
+    def memory_statistics(self) -> dict[str, int]:
+        """Bytes in use, and bytes that the pool has from the device."""
+        return self._pool.statistics()
+
+    def trim(self, keep_bytes: int = 0) -> None:
+        """Give memory that is not in use back to the device, down to that much."""
+        self._pool.trim(keep_bytes)
+
+    def close(self) -> None:
+        """Destroy every object left, newest first, and refuse further calls.
+
+        Idempotent, and waits for nothing: busy objects go to the reaper. The
+        context is given back once nothing is in use any more.
+
+        Raises:
+            ExceptionGroup: the device refused to destroy some; all the others
+                were destroyed nevertheless.
+        """
+        if self._is_forked or self._is_closed:
+            return
+        super().close()
+        if self._lost is None and self._default.timeline.is_idle and not self._reaper:
+            self._hub.close()
+            native = self._natives.pop(cast("CudaTimeline", self._default.timeline))
+            self._call(self._driver.cuStreamDestroy(native), "cuStreamDestroy")
+            self._pool.close()
+            self._pinned.close()
+            self._context.release()
+
+    # Waiting
+
+    async def _wait_mark(self, mark: Mark, *, only_untold: bool = False) -> None:
+        """Read the word between turns for a while, then leave it to the hub."""
+        line = cast("CudaTimeline", mark.timeline)
+        line.request(mark.position)
+        deadline = time.perf_counter() + _POLL_S
+        while line.completed < mark.position and time.perf_counter() < deadline:
+            await anyio.lowlevel.checkpoint()
+        await super()._wait_mark(mark, only_untold=only_untold)
+
+    # Hooks
+
+    def _load(self, artifact: KernelArtifact) -> object:
+        self._context.make_current()
+        return load_kernel(self._context, artifact)
+
+    def _allocate(self, byte_size: int, alignment: int) -> object:
+        if alignment > 256:
+            raise InvalidValue("allocate_buffer.alignment", alignment, "at most 256")
+        self._context.make_current()
+        return self._pool.allocate(byte_size)
+
+    def _write(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        offset_bytes: int,
+        data: HostMemory,
+        guard: Guard | None,
+    ) -> None:
+        del guard
+        if data.byte_size == 0:
+            return
+        target = cast("DeviceMemory", buffer.payload).address + offset_bytes
+        staging, block = self._pinned.take(data.byte_size)
+        np.copyto(block[: data.byte_size], data.array)
+        native = cast("_CudaStream", stream).native
+        self._submit(
+            "cuMemcpyHtoDAsync", target, staging, data.byte_size, native, stream=stream
+        )
+        size = data.byte_size
+        cast("CudaTimeline", stream.timeline).finish_with(
+            position, lambda: self._pinned.give_back(staging, size)
+        )
+
+    def _read(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        offset_bytes: int,
+        out: HostMemory,
+        guard: Guard | None,
+    ) -> None:
+        del guard
+        size = out.byte_size
+        if size == 0:
+            return
+        source = cast("DeviceMemory", buffer.payload).address + offset_bytes
+        staging, block = self._pinned.take(size)
+        native = cast("_CudaStream", stream).native
+        self._submit("cuMemcpyDtoHAsync", staging, source, size, native, stream=stream)
+
+        def finish() -> None:
+            np.copyto(out.array, block[:size])
+            self._pinned.give_back(staging, size)
+
+        cast("CudaTimeline", stream.timeline).finish_with(position, finish)
+
+    def _copy(
+        self,
+        stream: StreamState,
+        position: int,
+        source: Resource,
+        target: Resource,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        del position, guard
+        if byte_size:
+            read = cast("DeviceMemory", source.payload).address
+            written = cast("DeviceMemory", target.payload).address
+            native = cast("_CudaStream", stream).native
+            self._submit(
+                "cuMemcpyDtoDAsync", written, read, byte_size, native, stream=stream
+            )
+
+    def _fill(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        pattern: bytes,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        del position, guard
+        if not byte_size:
+            return
+        address = cast("DeviceMemory", buffer.payload).address
+        native = cast("_CudaStream", stream).native
+        if len(pattern) == 8 and pattern[:4] == pattern[4:]:
+            pattern = pattern[:4]
+        value = int.from_bytes(pattern, "little")
+        count = byte_size // len(pattern)
+        if len(pattern) < 8:
+            call = f"cuMemsetD{8 * len(pattern)}Async"
+            self._submit(call, address, value, count, native, stream=stream)
+            return
+        for half in (0, 4):  # eight bytes as two columns of four, 8 bytes apart
+            value = int.from_bytes(pattern[half : half + 4], "little")
+            self._submit(
+                "cuMemsetD2D32Async",
+                address + half, 8, value, 1, count, native,
+                stream=stream,
+            )  # fmt: skip
+
+    def _prepare(
+        self,
+        request: LaunchRequest,
+        artifact: Resource | None,
+        buffers: list[Resource | None],
+    ) -> object:
+        assert artifact is not None
+        kernel = cast("CudaKernel", artifact.payload)
+        wanted = request.geometry.dynamic_shared_memory_bytes
+        if wanted > kernel.shared_limit:
+            self._context.make_current()
+            kind = self._driver.CUfunction_attribute
+            attribute = kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            answer = self._driver.cuFuncSetAttribute(kernel.function, attribute, wanted)
+            self._call(answer, "cuFuncSetAttribute")
+            kernel.shared_limit = wanted
+        addresses = [
+            cast("DeviceMemory", buffer.payload).address
+            for buffer in buffers
+            if buffer is not None
+        ]
+        return _Arguments(kernel, request, addresses)
+
+    def _launch(
+        self,
+        stream: StreamState,
+        position: int,
+        prepared: PreparedLaunch,
+        guard: Guard | None,
+    ) -> None:
+        del position, guard
+        packed = cast("_Arguments", prepared.payload)
+        self._context.make_current()
+        (result,) = self._driver.cuLaunchKernel(
+            packed.function,
+            *packed.grid,
+            *packed.block,
+            packed.shared_bytes,
+            cast("_CudaStream", stream).native,
+            packed.pointer,
+            0,
+        )
+        if result != 0:
+            request = prepared.request
+            raise self._blame(
+                result,
+                "cuLaunchKernel",
+                stream,
+                kernel=request.artifact.kernel_name,
+                node=request.diagnostic_id,
+            )
+
+    def _open_stream(self, priority: int, name: str) -> StreamState:
+        self._context.make_current()
+        native = self._call(
+            self._driver.cuStreamCreateWithPriority(1, priority),
+            "cuStreamCreateWithPriority",
+        )
+        word = self._free_words.pop()
+        ctypes.c_uint64.from_address(word).value = 0
+        line = CudaTimeline(name, word, self._flag, self._query, self._hub.notice)
+        self._natives[line] = native
+        return _CudaStream(line, priority, native)
+
+    def _open_event(self, *, has_timing: bool) -> EventState:
+        self._context.make_current()
+        flags = 0 if has_timing else 2  # CU_EVENT_DISABLE_TIMING
+        native = self._call(self._driver.cuEventCreate(flags), "cuEventCreate")
+        return _CudaEvent(has_timing=has_timing, native=native)
+
+    def _record(self, stream: StreamState, position: int, event: EventState) -> None:
+        del position
+        native = cast("_CudaStream", stream).native
+        self._submit(
+            "cuEventRecord", cast("_CudaEvent", event).native, native, stream=stream
+        )
+
+    def _stream_wait(
+        self, stream: StreamState, position: int, event: EventState
+    ) -> None:
+        del position
+        native = cast("_CudaStream", stream).native
+        self._submit(
+            "cuStreamWaitEvent", native, cast("_CudaEvent", event).native, 0,
+            stream=stream,
+        )  # fmt: skip
+
+    def _elapsed_ns(self, start: EventState, end: EventState) -> float:
+        answer = self._driver.cuEventElapsedTime(
+            cast("_CudaEvent", start).native, cast("_CudaEvent", end).native
+        )
+        return 1e6 * float(self._call(answer, "cuEventElapsedTime"))
+
+    def _free(self, resource: Resource) -> None:
+        if self._lost is not None:
+            return  # it went with the context
+        driver = self._driver
+        self._context.make_current()
+        if resource.kind is ObjectKind.BUFFER:
+            self._pool.free(cast("DeviceMemory", resource.payload))
+        elif resource.kind is ObjectKind.ARTIFACT:
+            module = cast("CudaKernel", resource.payload).module
+            self._call(driver.cuModuleUnload(module), "cuModuleUnload")
+        elif resource.kind is ObjectKind.STREAM:
+            stream = cast("_CudaStream", resource.payload)
+            self._natives.pop(stream.flags, None)
+            self._call(driver.cuStreamDestroy(stream.native), "cuStreamDestroy")
+            self._free_words.append(stream.flags.word_address)
+        else:
+            native = cast("_CudaEvent", resource.payload).native
+            self._call(driver.cuEventDestroy(native), "cuEventDestroy")
+
+    def _find_for_launch(self, handle: Handle) -> Resource | None:
+        return self._table.get(handle)
+
+    # Within
+
+    def _flag(self, line: CudaTimeline, position: int) -> None:
+        """Have the stream write its position into its word."""
+        with self._lock:
+            native = self._natives.get(line)
+            if native is None or self._lost is not None:
+                return
+            self._context.make_current()
+            answer = self._driver.cuStreamWriteValue64(
+                native, line.word_address, position, 0
+            )
+            self._call(answer, "cuStreamWriteValue64")
+
+    def _query(self, line: CudaTimeline) -> bool:
+        """True where the driver says that the stream is idle."""
+        native = self._natives.get(line)
+        if native is None or self._lost is not None:
+            return True
+        self._context.make_current()
+        (result,) = self._driver.cuStreamQuery(native)
+        code = int(result)
+        if code == 0:
+            return True
+        if code != 600:  # CUDA_ERROR_NOT_READY
+            self._blame(result, "cuStreamQuery", None)
+        return False
+
+    def _submit(self, call: str, *arguments: object, stream: StreamState) -> None:
+        self._context.make_current()
+        answer = getattr(self._driver, call)(*arguments)
+        if answer[0] != 0:
+            raise self._blame(answer[0], call, stream)
+
+    def _call(self, answer: Any, call: str) -> Any:  # noqa: ANN401
+        try:
+            return check(self._driver, answer, call)
+        except DriverError as error:
+            if error.code in STICKY_CODES:
+                self._lose(error)
+            raise
+
+    def _blame(
+        self,
+        result: Any,  # noqa: ANN401
+        call: str,
+        stream: StreamState | None,
+        *,
+        kernel: str | None = None,
+        node: str | None = None,
+    ) -> AccyError:
+        """The error of a call; a sticky one loses the device."""
+        try:
+            check(self._driver, (result,), call)
+        except DriverError as error:
+            blamed = DeviceError(
+                error.message,
+                code=error.code,
+                call=call,
+                node=node,
+                kernel=kernel,
+                stream=None if stream is None else stream.id,
+            )
+            if error.code in STICKY_CODES:
+                self._lose(blamed)
+            return blamed
+        except AccyError as error:
+            return error
+        raise AssertionError("unreachable")

@@ -1,0 +1,168 @@
+"""One device's primary context, current on every thread that calls."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from accy_async.artifact.formats import ArtifactFormat, BackendKind
+from accy_async.artifact.requirements import DeviceFeatures, SubgroupFeatures
+from accy_async.backends.capabilities import Capabilities, DeviceIdentity
+from accy_async.backends.cuda.driver import check, load_driver
+from accy_async.errors import BackendUnavailable, InvalidValue
+
+__all__ = ["CudaContext"]
+
+
+class CudaContext:
+    """The primary context of one device, shared with every library in the process.
+
+    Args:
+        device: the device's index, or its UUID as ``GPU-...``.
+
+    Raises:
+        BackendUnavailable: no driver, or no device.
+        InvalidValue: no such device.
+
+    Attributes:
+        driver: the bindings.
+        index: the device's index.
+        capabilities: what it is and can do.
+        driver_version: as the driver counts it, e.g. 13000 for 13.0.
+    """
+
+    def __init__(self, device: int | str = 0) -> None:
+        self.driver: Any = load_driver()
+        self._current = threading.local()
+        self._lock = threading.Lock()
+        count = self._check(self.driver.cuDeviceGetCount(), "cuDeviceGetCount")
+        if count == 0:
+            raise BackendUnavailable("cuda: the driver finds no device")
+        self.index = self._find(device, count)
+        self._device = self._check(self.driver.cuDeviceGet(self.index), "cuDeviceGet")
+        self._context = self._check(
+            self.driver.cuDevicePrimaryCtxRetain(self._device),
+            "cuDevicePrimaryCtxRetain",
+        )
+        self.driver_version = int(
+            self._check(self.driver.cuDriverGetVersion(), "cuDriverGetVersion")
+        )
+        self.make_current()
+        self.capabilities = self._capabilities()
+
+    @property
+    def device(self) -> Any:  # noqa: ANN401 - the driver's own handle
+        """The driver's handle of the device."""
+        return self._device
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Major and minor."""
+        return self._attribute("COMPUTE_CAPABILITY_MAJOR"), self._attribute(
+            "COMPUTE_CAPABILITY_MINOR"
+        )
+
+    def make_current(self) -> None:
+        """Make the context current on this thread, unless we did so before."""
+        if getattr(self._current, "is_set", False):
+            return
+        self._check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+        self._current.is_set = True
+
+    def make_current_again(self) -> None:
+        """The same, though another library may have changed it since."""
+        self._check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+        self._current.is_set = True
+
+    def release(self) -> None:
+        """Give the context back; nothing of it may be in use any more."""
+        self._check(
+            self.driver.cuDevicePrimaryCtxRelease(self._device),
+            "cuDevicePrimaryCtxRelease",
+        )
+
+    def _check(self, answer: Any, call: str) -> Any:  # noqa: ANN401
+        return check(self.driver, answer, call)
+
+    def _find(self, device: int | str, count: int) -> int:
+        if isinstance(device, int) and not isinstance(device, bool):
+            if 0 <= device < count:
+                return device
+        elif isinstance(device, str):
+            for index in range(count):
+                if self._uuid(index) == device:
+                    return index
+        raise InvalidValue(
+            "CudaBackend.device", device, f"an index below {count}, or a device's UUID"
+        )
+
+    def _uuid(self, index: int) -> str:
+        handle = self._check(self.driver.cuDeviceGet(index), "cuDeviceGet")
+        raw = self._check(self.driver.cuDeviceGetUuid(handle), "cuDeviceGetUuid").bytes
+        text = bytes(raw).hex()
+        parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+        return "GPU-" + "-".join(parts)
+
+    def _attribute(self, name: str) -> int:
+        attribute = getattr(
+            self.driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"
+        )
+        answer = self.driver.cuDeviceGetAttribute(attribute, self._device)
+        return int(self._check(answer, f"cuDeviceGetAttribute({name})"))
+
+    def _capabilities(self) -> Capabilities:
+        get = self._attribute
+        major, minor = self.compute_capability
+        name = self._check(
+            self.driver.cuDeviceGetName(96, self._device), "cuDeviceGetName"
+        )
+        memory = self._check(
+            self.driver.cuDeviceTotalMem(self._device), "cuDeviceTotalMem"
+        )
+        least, greatest = self._check(
+            self.driver.cuCtxGetStreamPriorityRange(), "cuCtxGetStreamPriorityRange"
+        )
+        version = f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}"
+        return Capabilities(
+            identity=DeviceIdentity(
+                backend=BackendKind.CUDA,
+                name=name.split(b"\0")[0].decode(),
+                vendor="NVIDIA",
+                architecture=f"sm_{major}{minor}",
+                compute_units=get("MULTIPROCESSOR_COUNT"),
+                memory_bytes=int(memory),
+                driver=version,
+                index=self.index,
+            ),
+            formats=frozenset({ArtifactFormat.CUDA_PTX, ArtifactFormat.CUDA_CUBIN}),
+            features=DeviceFeatures(
+                tensor_cores=major >= 7,
+                async_copy=major >= 8,
+                clusters=major >= 9,
+                cooperative_launch=bool(get("COOPERATIVE_LAUNCH")),
+                float_atomics=True,
+                int64_atomics=True,
+            ),
+            subgroup=SubgroupFeatures(
+                supported=True,
+                shuffle=True,
+                vote=True,
+                arithmetic=major >= 8,
+                size=get("WARP_SIZE"),
+            ),
+            max_threads_per_block=get("MAX_THREADS_PER_BLOCK"),
+            max_threadgroup=(
+                get("MAX_BLOCK_DIM_X"),
+                get("MAX_BLOCK_DIM_Y"),
+                get("MAX_BLOCK_DIM_Z"),
+            ),
+            max_grid=(
+                get("MAX_GRID_DIM_X"),
+                get("MAX_GRID_DIM_Y"),
+                get("MAX_GRID_DIM_Z"),
+            ),
+            max_shared_memory_bytes=get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            priorities=(int(least), int(greatest)),
+            max_streams=32,
+            timing_resolution_ns=500.0,
+        )

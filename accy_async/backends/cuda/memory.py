@@ -1,0 +1,161 @@
+"""Device memory from a stream-ordered pool, and pinned host memory for staging."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accy_async.backends.cuda.driver import check
+
+if TYPE_CHECKING:
+    from accy_async.backends.cuda.context import CudaContext
+
+__all__ = ["DeviceMemory", "DevicePool", "PinnedPool"]
+
+_RELEASE_THRESHOLD = 2**64 - 1
+"""Freed memory stays with the pool: giving it back makes the next allocation slow
+(CUDA Driver API, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)."""
+
+_LEAST_PINNED = 4096
+
+
+class DeviceMemory:
+    """The memory of one buffer."""
+
+    __slots__ = ("address", "byte_size")
+
+    def __init__(self, address: int, byte_size: int) -> None:
+        self.address = address
+        self.byte_size = byte_size
+
+
+class DevicePool:
+    """A pool of the device's memory, of the backend's own.
+
+    Memory is given out and taken back on a stream that does nothing else. What
+    is given out has been waited for, which takes microseconds; what is taken back
+    is idle, as buffers are freed only when every stream has come past their last
+    use. So no other stream has to be ordered with this one.
+    """
+
+    def __init__(self, context: CudaContext, limit_bytes: int | None) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        driver = context.driver
+        properties = driver.CUmemPoolProps()
+        properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = context.index
+        if limit_bytes is not None:
+            properties.maxSize = limit_bytes
+        self._pool = check(
+            driver, driver.cuMemPoolCreate(properties), "cuMemPoolCreate"
+        )
+        attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        answer = driver.cuMemPoolSetAttribute(
+            self._pool, attribute, driver.cuuint64_t(_RELEASE_THRESHOLD)
+        )
+        check(driver, answer, "cuMemPoolSetAttribute")
+        self._stream = check(driver, driver.cuStreamCreate(1), "cuStreamCreate")
+
+    def allocate(self, byte_size: int) -> DeviceMemory:
+        """Memory of that size, aligned to 256 bytes, which any stream may use.
+
+        Raises:
+            OutOfMemory: there is none left.
+        """
+        if byte_size == 0:
+            return DeviceMemory(0, 0)
+        driver = self._context.driver
+        with self._lock:
+            answer = driver.cuMemAllocFromPoolAsync(byte_size, self._pool, self._stream)
+            pointer = check(driver, answer, "cuMemAllocFromPoolAsync")
+            answer = driver.cuStreamSynchronize(self._stream)
+            check(driver, answer, "cuStreamSynchronize")
+        return DeviceMemory(int(pointer), byte_size)
+
+    def free(self, memory: DeviceMemory) -> None:
+        """Take idle memory back."""
+        if memory.byte_size == 0:
+            return
+        driver = self._context.driver
+        with self._lock:
+            answer = driver.cuMemFreeAsync(memory.address, self._stream)
+            check(driver, answer, "cuMemFreeAsync")
+
+    def trim(self, keep_bytes: int = 0) -> None:
+        """Give what is not in use back to the device, down to that much."""
+        driver = self._context.driver
+        check(driver, driver.cuMemPoolTrimTo(self._pool, keep_bytes), "cuMemPoolTrimTo")
+
+    def statistics(self) -> dict[str, int]:
+        """Bytes in use and bytes that the pool has from the device."""
+        driver = self._context.driver
+        kinds = driver.CUmemPool_attribute
+        found = {}
+        for name, attribute in (
+            ("used_bytes", kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
+            ("reserved_bytes", kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
+        ):
+            answer = driver.cuMemPoolGetAttribute(self._pool, attribute)
+            found[name] = int(check(driver, answer, "cuMemPoolGetAttribute"))
+        return found
+
+    def close(self) -> None:
+        """Destroy the pool; none of its memory may be in use."""
+        driver = self._context.driver
+        check(driver, driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+        check(driver, driver.cuMemPoolDestroy(self._pool), "cuMemPoolDestroy")
+        check(driver, driver.cuStreamDestroy(self._stream), "cuStreamDestroy")
+
+
+class PinnedPool:
+    """Page-locked host memory, kept by size for using it again.
+
+    Any thread. Sizes are rounded up to powers of two.
+    """
+
+    def __init__(self, context: CudaContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._idle: dict[int, list[int]] = {}
+        self._all: list[int] = []
+
+    def take(self, byte_size: int) -> tuple[int, NDArray[np.uint8]]:
+        """A block of at least that size: its address, and its bytes."""
+        size = max(_LEAST_PINNED, 1 << (byte_size - 1).bit_length())
+        with self._lock:
+            idle = self._idle.get(size)
+            address = idle.pop() if idle else 0
+        if not address:
+            address = self._allocate(size)
+        view = (ctypes.c_uint8 * size).from_address(address)
+        return address, np.ctypeslib.as_array(view)
+
+    def give_back(self, address: int, byte_size: int) -> None:
+        """Return a block; the device is done with it."""
+        size = max(_LEAST_PINNED, 1 << (byte_size - 1).bit_length())
+        with self._lock:
+            self._idle.setdefault(size, []).append(address)
+
+    def close(self) -> None:
+        """Free every block; none may be in use."""
+        driver = self._context.driver
+        with self._lock:
+            blocks, self._all = self._all, []
+            self._idle.clear()
+        for address in blocks:
+            check(driver, driver.cuMemFreeHost(address), "cuMemFreeHost")
+
+    def _allocate(self, size: int) -> int:
+        driver = self._context.driver
+        # Portable (1) and mapped (2): any context may use it, and the device sees it.
+        answer: Any = driver.cuMemHostAlloc(size, 1 | 2)
+        address = int(check(driver, answer, "cuMemHostAlloc"))
+        with self._lock:
+            self._all.append(address)
+        return address

@@ -1,0 +1,111 @@
+"""Loading modules, after a look at what can be seen to be wrong beforehand."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from accy_async.artifact.formats import ArtifactFormat
+from accy_async.backends.cuda.driver import driver_error
+from accy_async.errors import InvalidArtifact
+
+if TYPE_CHECKING:
+    from accy_async.artifact.kernel import KernelArtifact
+    from accy_async.backends.cuda.context import CudaContext
+
+__all__ = ["CudaKernel", "load_kernel"]
+
+_VERSION = re.compile(rb"^\s*\.version\s+(\d+)\.(\d+)", re.MULTILINE)
+_TARGET = re.compile(rb"^\s*\.target\s+(sm_\d+[a-z]?)", re.MULTILINE)
+_ENTRY = re.compile(rb"\.entry\s+([A-Za-z_$%][\w$]*)")
+_LOG_BYTES = 8192
+
+_PTX_OF_DRIVER = {
+    12000: (8, 0), 12010: (8, 1), 12020: (8, 2), 12030: (8, 3), 12040: (8, 4),
+    12050: (8, 5), 12060: (8, 5), 12080: (8, 7), 12090: (8, 8), 13000: (9, 0),
+}  # fmt: skip
+"""The newest PTX of each driver: PTX ISA, Release History."""
+
+
+class CudaKernel:
+    """A loaded kernel: its module and function."""
+
+    __slots__ = ("function", "module", "shared_limit")
+
+    def __init__(self, module: Any, function: Any) -> None:  # noqa: ANN401
+        self.module = module
+        self.function = function
+        # Dynamic shared memory that the function may have without asking.
+        self.shared_limit = 48 << 10
+
+
+def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
+    """Load a kernel from PTX or a cubin.
+
+    Raises:
+        InvalidArtifact: the payload is something else, for a newer driver or
+            another device, or lacks the kernel.
+        DriverError: the driver refused it; its log is in the message.
+    """
+    payload = artifact.payload
+    image = payload.encode() if isinstance(payload, str) else payload
+    if artifact.format is ArtifactFormat.CUDA_PTX:
+        check_ptx(context, artifact.kernel_name, image)
+        image += b"\0"
+    elif not image.startswith(b"\x7fELF"):
+        raise InvalidArtifact(
+            f"kernel {artifact.kernel_name!r}: a cubin is an ELF file, this is not one"
+        )
+    driver = context.driver
+    log = bytes(_LOG_BYTES)  # the bindings have the driver write into it
+    options = [
+        driver.CUjit_option.CU_JIT_ERROR_LOG_BUFFER,
+        driver.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    ]
+    answer = driver.cuModuleLoadDataEx(
+        image, len(options), options, [log, len(log)]
+    )
+    if answer[0] != 0:
+        error = driver_error(driver, answer[0], "cuModuleLoadDataEx")
+        text = log.split(b"\0")[0].decode(errors="replace").strip()
+        if text:
+            error.add_note(text)
+        raise error
+    module = answer[1]
+    answer = driver.cuModuleGetFunction(module, artifact.kernel_name.encode())
+    if answer[0] != 0:
+        driver.cuModuleUnload(module)
+        raise driver_error(driver, answer[0], "cuModuleGetFunction")
+    return CudaKernel(module, answer[1])
+
+
+def check_ptx(context: CudaContext, kernel: str, text: bytes) -> None:
+    """Refuse PTX that the driver or the device cannot take, saying why.
+
+    Raises:
+        InvalidArtifact: it is no PTX, too new, for another device, or lacks the
+            kernel.
+    """
+    where = f"kernel {kernel!r}"
+    version, target = _VERSION.search(text), _TARGET.search(text)
+    if version is None or target is None:
+        raise InvalidArtifact(f"{where}: no PTX: it has no .version and .target")
+    needs = int(version[1]), int(version[2])
+    known = [v for d, v in _PTX_OF_DRIVER.items() if d <= context.driver_version]
+    newest = max(known, default=(9, 99))
+    # A driver newer than the table may take more than the table says.
+    if context.driver_version <= max(_PTX_OF_DRIVER) and needs > newest:
+        raise InvalidArtifact(
+            f"{where}: PTX {needs[0]}.{needs[1]}, the driver supports up to "
+            f"{newest[0]}.{newest[1]}; use an older toolkit, a newer driver, or a cubin"
+        )
+    major, minor = context.compute_capability
+    wants = int(re.sub(rb"\D", b"", target[1]))
+    if wants > major * 10 + minor:
+        raise InvalidArtifact(
+            f"{where}: PTX for {target[1].decode()}, the device is sm_{major}{minor}"
+        )
+    entries = [name.decode() for name in _ENTRY.findall(text)]
+    if kernel not in entries:
+        listed = ", ".join(entries[:8]) or "none"
+        raise InvalidArtifact(f"{where}: the PTX has no such entry; it has {listed}")
