@@ -40,7 +40,7 @@ def our_objects() -> Counter[str]:
     return Counter(
         type(one).__qualname__
         for one in gc.get_objects()
-        if type(one).__module__.startswith("accy_async")
+        if str(type(one).__module__).startswith("accy_async")
     )
 
 
