@@ -25,6 +25,7 @@ from accy_async.backends.array import DeviceArray
 from accy_async.backends.base import DEFAULT_GRACE_S, Backend, SettleTimeout
 from accy_async.backends.catalogue import open_backend
 from accy_async.backends.cleanup import overtake, raise_together
+from accy_async.backends.completion import run_abandonable
 from accy_async.backends.streampool import StreamPool
 from accy_async.dtypes import DType
 from accy_async.errors import (
@@ -37,6 +38,7 @@ from accy_async.errors import (
 )
 from accy_async.graph.executive import GraphExecutive
 from accy_async.graph.options import LaunchOptions
+from accy_async.observe.protocol import phase
 from accy_async.pipeline.launch import PipelineLaunch, launch_pipeline
 from accy_async.pipeline.pool import PipelineArtifactPool, load_pipeline_artifacts
 
@@ -57,6 +59,11 @@ if TYPE_CHECKING:
     from accy_async.pipeline.model import KernelCallPipeline
 
 __all__ = ["Session", "SessionStatistics", "open_session"]
+
+_MOST_AT_ONCE = 1 << 20
+"""Bytes that may be copied on the event loop's thread: some 100 us."""
+
+_OPENED_AT_ONCE = frozenset({"cpu", "recording"})
 
 DEFAULT_MAX_IN_FLIGHT = 512
 """Pipeline launches in flight: half of the depth (1024) at which a CUDA launch
@@ -93,6 +100,7 @@ async def open_session(
     grace: float | None = None,
     max_streams: int | None = None,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    observer: Observer | None = None,
 ) -> AsyncIterator[Session]:
     """Open a session on a device, and close it on the way out.
 
@@ -109,7 +117,9 @@ async def open_session(
         max_streams: how many streams the pool opens at most; as many as the
             device makes use of if left out.
         max_in_flight: pipeline launches in flight before `Session.launch_pipeline`
-            waits for the oldest.
+            waits for the oldest; and operations that all graph runs together may
+            have in flight.
+        observer: told of every run, load, upload and download; None costs nothing.
 
     Raises:
         InvalidValue: no such backend, or a number out of range.
@@ -126,14 +136,21 @@ async def open_session(
     is_owned = not isinstance(backend, Backend)
     if isinstance(backend, Backend):
         device = backend
-    else:
+    elif backend in _OPENED_AT_ONCE:
         device = open_backend(backend, grace_s=DEFAULT_GRACE_S)
+    else:  # a driver may take its time
+        device = await run_abandonable(
+            lambda: open_backend(backend, grace_s=DEFAULT_GRACE_S),
+            lambda late: late.close(),
+            name=f"open {backend}",
+        )
     session = Session(
         device,
         is_owned=is_owned,
         grace_s=device.grace_s if grace is None else grace,
         max_streams=max_streams or device.capabilities.max_streams,
         max_in_flight=max_in_flight,
+        observer=observer,
     )
     primary: BaseException | None = None
     try:
@@ -163,6 +180,7 @@ class Session:
         grace_s: how long cleanup may wait for the device, in seconds.
         max_streams: how many streams the pool opens at most.
         max_in_flight: pipeline launches in flight at most.
+        observer: told of what happens, unless a call names another.
     """
 
     def __init__(
@@ -173,7 +191,9 @@ class Session:
         grace_s: float,
         max_streams: int,
         max_in_flight: int,
+        observer: Observer | None = None,
     ) -> None:
+        self.observer = observer
         self.backend = backend
         self.grace_s = grace_s
         self.max_streams = max_streams
@@ -341,8 +361,9 @@ class Session:
         _check_contiguous("upload", host)
         target = DeviceArray.allocate(self.backend, host.shape, element)
         try:
-            self.backend.write_buffer(target.handle, host, stream=stream)
-            await self._wait_stream(stream)
+            with phase(self.observer, "upload", repr(target)):
+                await self._write(target, host, stream)
+                await self._wait_stream(stream)
         except BaseException as error:
             errors: list[Exception] = []
             try:
@@ -379,8 +400,9 @@ class Session:
                 f"write: {host.nbytes} bytes for {target!r} of {target.byte_size}"
             )
         await self.backend.wait_buffer(target.handle)
-        self.backend.write_buffer(target.handle, host, stream=stream)
-        await self._wait_stream(stream)
+        with phase(self.observer, "upload", repr(target)):
+            await self._write(target, host, stream)
+            await self._wait_stream(stream)
 
     async def download(
         self,
@@ -417,8 +439,9 @@ class Session:
             out = np.empty(source.shape, dtype=name)
         _check_out(source, out)
         await self.backend.wait_buffer(source.handle)
-        self.backend.read_buffer(source.handle, out, stream=stream)
-        await self._wait_stream(stream)
+        with phase(self.observer, "download", repr(source)):
+            self.backend.read_buffer(source.handle, out, stream=stream)
+            await self._wait_stream(stream)
         return out
 
     # Pipelines
@@ -438,9 +461,10 @@ class Session:
             SessionClosed: the session is not open.
         """
         self._check("load_pipeline")
-        return await load_pipeline_artifacts(
-            self.backend, pipeline, registry, format or self.backend.default_format
-        )
+        with phase(self.observer, "load", pipeline.target):
+            return await load_pipeline_artifacts(
+                self.backend, pipeline, registry, format or self.backend.default_format
+            )
 
     async def launch_pipeline(self, request: PipelineLaunch) -> None:
         """Run a pipeline once; see `accy_async.pipeline.launch_pipeline`.
@@ -483,7 +507,7 @@ class Session:
             bindings: an array or buffer for each slot that is not scratch, a
                 numpy array for each host slot, an event for each external one.
             options: how this run differs from the plain one.
-            observer: told of every node; None costs nothing.
+            observer: told of every node; the session's own if left out.
 
         Raises:
             LaunchArgumentMismatch: bindings or options do not fit the plan.
@@ -493,7 +517,11 @@ class Session:
         self._check("start")
         assert self._group is not None
         return self._runs.start(
-            self._group, plan, bindings, options or LaunchOptions(), observer
+            self._group,
+            plan,
+            bindings,
+            options or LaunchOptions(),
+            observer or self.observer,
         )
 
     async def run(
@@ -538,6 +566,22 @@ class Session:
             self._in_flight.popleft()
 
     # Within
+
+    async def _write(
+        self,
+        target: DeviceArray,
+        host: NDArray[np.generic],
+        stream: StreamHandle | None,
+    ) -> None:
+        """Submit a copy to the device; on a thread where it would hold up the loop."""
+
+        def write() -> int:
+            return self.backend.write_buffer(target.handle, host, stream=stream)
+
+        if self.backend.writes_block and host.nbytes > _MOST_AT_ONCE:
+            await run_abandonable(write, lambda _: None, name="upload")
+        else:
+            write()
 
     async def _wait_stream(self, stream: StreamHandle | None) -> None:
         if stream is None:

@@ -95,6 +95,9 @@ class Backend(BackendHooks):
     loads_block: ClassVar[bool] = False
     """True where creating or loading an artifact may take longer than microseconds."""
 
+    writes_block: ClassVar[bool] = False
+    """True where submitting a copy from host memory copies it first."""
+
     def __init__(self, kind: BackendKind, *, grace_s: float = DEFAULT_GRACE_S) -> None:
         self.kind = kind
         self.grace_s = grace_s

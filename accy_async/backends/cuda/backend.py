@@ -88,6 +88,7 @@ class CudaBackend(Backend):
     """
 
     loads_block: ClassVar[bool] = True
+    writes_block: ClassVar[bool] = True
 
     def __init__(
         self,
