@@ -21,13 +21,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio.lowlevel
 import sniffio
 import trio
 
-__all__ = ["Completion", "run_abandonable"]
+__all__ = ["Completion", "run_abandonable", "threads_awaited"]
 
 _T = TypeVar("_T")
 
@@ -344,13 +344,21 @@ async def run_abandonable(
         is dropped, as there is nobody to tell.
     """
     job = _Job(work, discard)
-    threading.Thread(target=job.run, name=name, daemon=True).start()
+    _AWAITED.add(job)
     try:
+        threading.Thread(target=job.run, name=name, daemon=True).start()
         await job.completion.wait()
     except BaseException:
         job.abandon()
         raise
+    finally:
+        _AWAITED.discard(job)
     return job.take()
+
+
+def threads_awaited() -> int:
+    """How many tasks, on any loop, wait for their work on a thread."""
+    return len(_AWAITED)
 
 
 class _Job(Generic[_T]):
@@ -393,3 +401,6 @@ class _Job(Generic[_T]):
         if self._error is not None:
             raise self._error
         return self._results.pop()
+
+
+_AWAITED: set[_Job[Any]] = set()

@@ -740,10 +740,16 @@ class RecordingBackend(Backend):
     ) -> None:
         """Run an operation at once if nothing holds it back; else keep it."""
         on: _RecordingStream = stream  # type: ignore[assignment]
-        is_ready = waits_for is None or waits_for[0].completed >= waits_for[1]
+        is_plain = run is None and guard is None
+        if waits_for is None:
+            is_ready = True
+        else:
+            is_ready = waits_for[0].completed >= waits_for[1]
+            is_plain = is_plain and not waits_for[0].has_failed
         if is_ready and not on.pending and not on.is_held:
-            if run is None and guard is None and not _can_fail(waits_for):
-                on.timeline.complete(position)  # most events, at half the cost
+            if is_plain:
+                on.time_ns += takes_ns
+                on.timeline.complete(position)
             else:
                 _run(on, position, run, waits_for, takes_ns, guard)
         else:

@@ -18,8 +18,10 @@ asyncio alike, so an interleaving that once went wrong can be kept as a test::
     await replay.drive(program)
     print(replay.log)
 
-What a replay cannot order is what happens on threads of the program's own: give
-host calls made by `Replay.call`. Tasks that become ready at the same moment may go
+Work that the package itself does on threads (laying out a large plan, a sync host
+call) is awaited before anything is decided, so a sync host call must not wait for
+the device. What a replay cannot order is what happens on threads of the program's
+own: give host calls made by `Replay.call`. Tasks that become ready at the same moment may go
 on in another order on another loop; where that matters, a program starts things
 one by one, with `Replay.until_blocked` between them.
 """
@@ -34,6 +36,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import anyio
 import anyio.lowlevel
 
+from accy_async.backends.completion import threads_awaited
 from accy_async.errors import AccyError, InvalidValue
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ __all__ = ["Cancellable", "Replay", "ReplayStuck"]
 
 _QUIET_TURNS = 20
 """Turns of the loop without a backend call after which all may well be blocked."""
+
+_THREAD_PAUSE_S = 0.0005
+"""Between two looks at whether the package's own work on threads is done."""
 
 _T = TypeVar("_T")
 _Option = tuple[float, Callable[[], None]]
@@ -220,6 +226,9 @@ class Replay:
             await self._until_quiet()
             if not self._pauses:
                 await anyio.wait_all_tasks_blocked()
+            if threads_awaited():
+                await anyio.sleep(_THREAD_PAUSE_S)
+                continue
             if not self._pauses:
                 return
             self._resumed = anyio.Event()

@@ -1,0 +1,141 @@
+"""The core of a backend: its state, and the refusal of calls that cannot be served."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import ClassVar, cast
+
+from accy_async.artifact.formats import BackendKind
+from accy_async.backends.handles import (
+    Handle,
+    ObjectKind,
+    StreamHandle,
+)
+from accy_async.backends.hooks import BackendHooks, StreamState
+from accy_async.backends.lifetimes import (
+    Reaper,
+    Resource,
+    ResourceTable,
+    Timeline,
+)
+from accy_async.errors import (
+    DeviceError,
+    DeviceLost,
+    ForkedProcess,
+    SessionClosed,
+)
+
+__all__ = ["DEFAULT_GRACE_S", "BackendCore", "SettleTimeout", "advance"]
+
+DEFAULT_GRACE_S = 5.0
+"""How long cleanup waits for the device before it hands objects to the reaper."""
+
+
+class SettleTimeout(TimeoutError):
+    """A cleanup's wait was given up: its grace ran out."""
+
+
+_BACKENDS: weakref.WeakSet[BackendCore] = weakref.WeakSet()
+
+
+class BackendCore(BackendHooks):
+    """What every part of a backend stands on: its tables, its lock, its refusals.
+
+    Args:
+        kind: the kind of device.
+        grace_s: how long cleanup waits for the device, in seconds.
+    """
+
+    loads_block: ClassVar[bool] = False
+    """True where creating or loading an artifact may take longer than microseconds."""
+
+    writes_block: ClassVar[bool] = False
+    """True where submitting a copy from host memory copies it first."""
+
+    def __init__(self, kind: BackendKind, *, grace_s: float = DEFAULT_GRACE_S) -> None:
+        self.kind = kind
+        self.grace_s = grace_s
+        self._lock = threading.RLock()
+        self._table = ResourceTable(kind, self._free)
+        self._reaper = Reaper(self._table)
+        self._default = self._open_stream(0, "the default stream")
+        self._lost: DeviceLost | None = None
+        self._is_loss_told = False
+        self._is_closed = False
+        self._is_forked = False
+        _BACKENDS.add(self)
+
+    def _find_for_launch(self, handle: Handle) -> Resource | None:
+        """The object of a handle in a launch; None for one to be taken on trust."""
+        return self._table.get(handle)
+
+    def _check(self, call: str) -> None:
+        """Refuse a call on a backend closed, forked, or whose device is lost."""
+        if self._is_forked:
+            raise ForkedProcess(
+                f"{call}: this backend was opened before fork() and cannot be used in "
+                "the child; open one in the child, or start workers with spawn"
+            )
+        if self._is_closed:
+            raise SessionClosed(f"{call}: the backend is closed")
+        if self._lost is not None:
+            self._is_loss_told = True
+            raise self._lost.copy() from self._lost.__cause__
+
+    def _lose(self, cause: DeviceError) -> None:
+        """The device is gone: end every wait, free everything, refuse all calls."""
+        lost = DeviceLost(
+            f"the device is lost: {cause.message}",
+            code=cause.code,
+            call=cause.call,
+            node=cause.node,
+            kernel=cause.kernel,
+            stream=cause.stream,
+        )
+        lost.__cause__ = cause
+        self._lost = lost
+        for timeline in self._timelines():
+            timeline.lose(lost)
+        self._table.lose()
+
+    def _keep_unless_closed(self, resource: Resource) -> Handle:
+        """The handle of a new object, destroyed if the backend closed meanwhile."""
+        if self._is_closed and self._table.find(resource.handle) is not None:
+            self._table.destroy(resource.handle)
+            raise SessionClosed(
+                f"the backend was closed while {resource.name} was made"
+            )
+        return resource.handle
+
+    def _stream(self, stream: StreamHandle | None) -> StreamState:
+        if stream is None:
+            return self._default
+        return self._table.get(stream).payload  # type: ignore[return-value]
+
+    def _timelines(self) -> list[Timeline]:
+        streams = [
+            cast("StreamState", resource.payload)
+            for resource in (*self._table.retired(), *reversed(self._table.living()))
+            if resource.kind is ObjectKind.STREAM
+        ]
+        return [self._default.timeline, *(state.timeline for state in streams)]
+
+
+def advance(state: StreamState, *touched: Resource | None) -> int:
+    """Take the next position of a stream for an operation that uses these."""
+    position = state.timeline.advance()
+    for resource in touched:
+        if resource is not None:
+            resource.touch(state.timeline, position)
+    return position
+
+
+def _refuse_in_child() -> None:
+    for backend in _BACKENDS:
+        backend._is_forked = True  # noqa: SLF001 - this module's own class
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_refuse_in_child)

@@ -1,0 +1,284 @@
+"""Kernels and buffers: made, loaded, allocated, written, read, copied, filled."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, cast
+
+from accy_async.artifact.formats import ArtifactFormat
+from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact
+from accy_async.backends.handles import (
+    BufferHandle,
+    LoadedArtifact,
+    ObjectKind,
+    StreamHandle,
+)
+from accy_async.backends.hostmemory import host_bytes
+from accy_async.backends.lifetimes import (
+    Resource,
+)
+from accy_async.errors import (
+    InvalidBuffer,
+    OutOfMemory,
+    ReadBufferDestinationTooSmall,
+)
+
+if TYPE_CHECKING:
+    from accy_async.backends.guards import Guard
+
+from accy_async.backends.contract.core import BackendCore, advance
+
+__all__ = ["Memory"]
+
+
+class Memory(BackendCore):
+    """Artifacts and buffers of one device."""
+
+    @property
+    def default_format(self) -> ArtifactFormat:
+        """The artifact format that callers who name none get."""
+        return self.kind.default_format
+
+    def create_artifact(self, request: ArtifactRequest) -> KernelArtifact:
+        """Make a kernel artifact that this backend can load.
+
+        Raises:
+            UnsupportedOperation: the format is not one the device loads.
+            CapabilityMismatch: the device lacks what the kernel requires.
+            InvalidArtifact: the payload is malformed.
+            CompilationError: the compiler refused it.
+        """
+        self._check("create_artifact")
+        self.capabilities.check_request(request)
+        return self._create(request)
+
+    def load_artifact(self, artifact: KernelArtifact) -> LoadedArtifact:
+        """Load a kernel onto the device.
+
+        Raises:
+            InvalidArtifact: the payload is malformed or lacks the kernel.
+            RuntimeUnavailable: the driver or loader refused it.
+            OutOfMemory: no room.
+        """
+        self._check("load_artifact")
+        payload = self._load(artifact)
+        resource = self._table.add(
+            ObjectKind.ARTIFACT,
+            lambda object_id: LoadedArtifact(
+                id=object_id, backend=self.kind, kernel_name=artifact.kernel_name
+            ),
+            payload,
+            f" ({artifact.kernel_name})",
+        )
+        return cast("LoadedArtifact", self._keep_unless_closed(resource))
+
+    def allocate_buffer(self, byte_size: int, *, alignment: int = 256) -> BufferHandle:
+        """Allocate device memory; its contents are undefined.
+
+        If there is none left, what is waiting to be freed is collected and the
+        allocation tried once more.
+
+        Args:
+            byte_size: its size; 0 is allowed.
+            alignment: of its address, a power of two.
+
+        Raises:
+            InvalidBuffer: a size below 0 or an alignment that is no power of 2.
+            OutOfMemory: there is no room, with the sizes in the message.
+        """
+        self._check("allocate_buffer")
+        if byte_size < 0:
+            raise InvalidBuffer(f"byte_size: got {byte_size}, expected 0 or more")
+        if alignment < 1 or alignment & (alignment - 1):
+            raise InvalidBuffer(f"alignment: got {alignment}, expected a power of two")
+        try:
+            payload = self._allocate(byte_size, alignment)
+        except OutOfMemory:
+            if not self._reclaim():
+                raise
+            payload = self._allocate(byte_size, alignment)
+        resource = self._table.add(
+            ObjectKind.BUFFER,
+            lambda object_id: BufferHandle(
+                id=object_id, backend=self.kind, byte_size=byte_size
+            ),
+            payload,
+            f" ({byte_size} bytes)",
+        )
+        return cast("BufferHandle", self._keep_unless_closed(resource))
+
+    def _reclaim(self) -> bool:
+        """Free what nobody uses any more; True if that freed anything."""
+        before = sum(self._table.counts().values())
+        self._table.sweep()
+        gc.collect()
+        return sum(self._table.counts().values()) < before
+
+    def write_buffer(
+        self,
+        buffer: BufferHandle,
+        data: object,
+        *,
+        offset_bytes: int = 0,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Submit a copy from host memory to a buffer.
+
+        Args:
+            buffer: where to.
+            data: bytes or a C-contiguous array; *borrowed*: leave it unchanged
+                until the stream has passed the copy.
+            offset_bytes: where in the buffer to begin.
+            stream: the stream that copies; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline.
+
+        Raises:
+            InvalidBuffer: the handle is not alive, the data are not contiguous,
+                or the copy would pass the buffer's end.
+        """
+        self._check("write_buffer")
+        memory = host_bytes(data, writable=False)
+        with self._lock:
+            resource = self._table.get(buffer)
+            check_range(resource, offset_bytes, memory.byte_size, "write")
+            state = self._stream(stream)
+            position = advance(state, resource)
+            self._write(state, position, resource, offset_bytes, memory, guard)
+        return position
+
+    def read_buffer(
+        self,
+        buffer: BufferHandle,
+        out: object,
+        *,
+        byte_size: int | None = None,
+        offset_bytes: int = 0,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Submit a copy from a buffer to host memory.
+
+        Args:
+            buffer: where from.
+            out: a writable C-contiguous array or bytearray; *borrowed*: its
+                contents are undefined until the stream has passed the copy.
+            byte_size: how much to read; as much as ``out`` holds if left out.
+            offset_bytes: where in the buffer to begin.
+            stream: the stream that copies; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline.
+
+        Raises:
+            ReadBufferDestinationTooSmall: ``out`` is smaller than ``byte_size``.
+            InvalidBuffer: the handle is not alive, ``out`` is not writable or
+                contiguous, or the copy would pass the buffer's end.
+        """
+        self._check("read_buffer")
+        memory = host_bytes(out, writable=True)
+        with self._lock:
+            resource = self._table.get(buffer)
+            if byte_size is not None:
+                if memory.byte_size < byte_size:
+                    raise ReadBufferDestinationTooSmall(
+                        f"reading {byte_size} bytes of {resource.name} into "
+                        f"{memory.byte_size} bytes"
+                    )
+                memory = memory.first(byte_size)
+            check_range(resource, offset_bytes, memory.byte_size, "read")
+            state = self._stream(stream)
+            position = advance(state, resource)
+            self._read(state, position, resource, offset_bytes, memory, guard)
+        return position
+
+    def copy_buffer(
+        self,
+        source: BufferHandle,
+        target: BufferHandle,
+        *,
+        byte_size: int | None = None,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Submit a copy from one buffer's start to another's, on the device.
+
+        Args:
+            source: where from.
+            target: where to; another buffer.
+            byte_size: how much; all of ``source`` if left out.
+            stream: the stream that copies; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline.
+
+        Raises:
+            InvalidBuffer: a handle is not alive, both are one buffer, or the
+                copy would pass an end.
+        """
+        self._check("copy_buffer")
+        size = source.byte_size if byte_size is None else byte_size
+        with self._lock:
+            read, written = self._table.get(source), self._table.get(target)
+            if read is written:
+                raise InvalidBuffer(f"copy of {read.name} over itself")
+            check_range(read, 0, size, "copy")
+            check_range(written, 0, size, "copy")
+            state = self._stream(stream)
+            position = advance(state, read, written)
+            self._copy(state, position, read, written, size, guard)
+        return position
+
+    def fill_buffer(
+        self,
+        buffer: BufferHandle,
+        pattern: bytes,
+        *,
+        byte_size: int | None = None,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Submit the writing of a pattern, again and again, over a buffer's start.
+
+        Args:
+            buffer: where to.
+            pattern: 1, 2, 4 or 8 bytes.
+            byte_size: how much to write, a multiple of the pattern's size; the
+                whole buffer if left out.
+            stream: the stream that fills; None for the default stream.
+            guard: asked before, and told of its failure; see `guards`.
+
+        Returns:
+            Its position on the stream's timeline.
+
+        Raises:
+            InvalidBuffer: the handle is not alive, the pattern is of another
+                size, or it does not fit ``byte_size`` or the buffer.
+        """
+        self._check("fill_buffer")
+        size = buffer.byte_size if byte_size is None else byte_size
+        if len(pattern) not in (1, 2, 4, 8) or size % len(pattern):
+            raise InvalidBuffer(
+                f"fill of {size} bytes with a pattern of {len(pattern)}, expected 1, "
+                "2, 4 or 8 that divide it"
+            )
+        with self._lock:
+            resource = self._table.get(buffer)
+            check_range(resource, 0, size, "fill")
+            state = self._stream(stream)
+            position = advance(state, resource)
+            self._fill(state, position, resource, pattern, size, guard)
+        return position
+
+
+def check_range(buffer: Resource, offset: int, size: int, what: str) -> None:
+    capacity = cast("BufferHandle", buffer.handle).byte_size
+    if offset < 0 or offset + size > capacity:
+        raise InvalidBuffer(
+            f"{what} of {size} bytes at offset {offset} passes the end of {buffer.name}"
+        )

@@ -1,0 +1,167 @@
+"""Waits: the async part of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+
+from accy_async.backends.contract.core import SettleTimeout
+from accy_async.backends.contract.streams import Streams, mark_of
+from accy_async.backends.handles import (
+    BufferHandle,
+    EventHandle,
+    StreamHandle,
+)
+from accy_async.backends.lifetimes import (
+    Mark,
+)
+from accy_async.errors import (
+    DeviceError,
+    DeviceLost,
+)
+
+__all__ = ["Waits"]
+
+
+class Waits(Streams):
+    """Waiting for one device."""
+
+    async def wait_stream(self, stream: StreamHandle) -> None:
+        """Return once the work now submitted to the stream is done.
+
+        Raises:
+            DeviceError: some of it failed.
+            InvalidStream: the stream is not alive.
+
+        Cancellation: only the wait stops; the work goes on.
+        """
+        self._check("wait_stream")
+        await self._wait_mark(self.mark(stream))
+
+    async def wait_default_stream(self) -> None:
+        """Return once the work now submitted to the default stream is done.
+
+        Raises:
+            DeviceError: some of it failed.
+
+        Cancellation: only the wait stops; the work goes on.
+        """
+        self._check("wait_default_stream")
+        await self._wait_mark(self.mark(None))
+
+    async def wait_event(self, event: EventHandle) -> None:
+        """Return once the event's last recorded point is reached.
+
+        Raises:
+            DeviceError: the work it marks failed.
+            InvalidEvent: the event is not alive or was never recorded.
+
+        Cancellation: only the wait stops; the work goes on.
+        """
+        self._check("wait_event")
+        timeline, position = mark_of(self._table.get(event), "wait_event")
+        await self._wait_mark(Mark(timeline, position))
+
+    async def wait_buffer(self, buffer: BufferHandle) -> None:
+        """Return once the work now submitted that uses the buffer is done.
+
+        Raises:
+            DeviceError: some of it failed.
+            ExceptionGroup: work failed on several streams.
+            InvalidBuffer: the buffer is not alive.
+
+        Cancellation: only the wait stops; the work goes on.
+        """
+        self._check("wait_buffer")
+        uses = self._table.get(buffer).last_uses()
+        if not uses:
+            await anyio.lowlevel.checkpoint()
+        await self._wait_marks(uses)
+
+    async def wait_device(self) -> None:
+        """Return once the work now submitted to every stream is done.
+
+        Raises:
+            DeviceError: some of it failed.
+            ExceptionGroup: work failed on several streams.
+
+        Cancellation: only the wait stops; the work goes on.
+        """
+        self._check("wait_device")
+        await self._wait_marks(
+            [Mark(line, line.submitted) for line in self._timelines()]
+        )
+
+    async def wait_open_streams(self) -> None:
+        """`wait_device` for an owner that leaves: it tells what nobody was told yet.
+
+        Streams destroyed already are left out: whoever destroyed a busy one had
+        its grace to wait for it.
+
+        Raises:
+            DeviceError: work failed that no wait has told of.
+            ExceptionGroup: such work failed on several streams.
+        """
+        self._check("wait_open_streams")
+        retired = {resource.timeline for resource in self._table.retired()}
+        await self._wait_marks(
+            [
+                Mark(line, line.submitted)
+                for line in self._timelines()
+                if line not in retired
+            ],
+            only_untold=True,
+        )
+
+    async def _wait_marks(
+        self, marks: list[Mark], *, only_untold: bool = False
+    ) -> None:
+        """Wait for every mark, then raise what failed at any of them."""
+        errors: list[Exception] = []
+        for mark in marks:
+            try:
+                await self._wait_mark(mark, only_untold=only_untold)
+            except DeviceError as error:
+                errors.append(error)
+                if isinstance(error, DeviceLost):
+                    break
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise ExceptionGroup("several streams failed", errors)
+
+    async def _wait_mark(self, mark: Mark, *, only_untold: bool = False) -> None:
+        """Wait, and free what the wait showed to be idle before anybody looks."""
+        try:
+            await (mark.wait_untold() if only_untold else mark.wait())
+        except DeviceLost:
+            self._is_loss_told = True
+            raise
+        finally:
+            self._table.sweep()
+
+    async def settle(
+        self, wait: Callable[[], object], grace_s: float | None = None
+    ) -> Exception | None:
+        """Best-effort wait of a cleanup: shielded, with a deadline.
+
+        Args:
+            wait: an async callable, e.g. ``backend.wait_device``.
+            grace_s: the deadline in seconds; the backend's own if left out.
+
+        Returns:
+            The error the wait raised, a SettleTimeout if it did not end in time,
+            or None.
+
+        Cancellation: shielded from it.
+        """
+        grace = self.grace_s if grace_s is None else grace_s
+        with anyio.CancelScope(deadline=anyio.current_time() + grace, shield=True):
+            try:
+                await wait()  # type: ignore[misc]
+            except Exception as error:  # noqa: BLE001 - returned, not swallowed
+                return error
+            return None
+        return SettleTimeout(f"the device did not finish within {grace:g} s")
