@@ -21,9 +21,9 @@ asyncio alike, so an interleaving that once went wrong can be kept as a test::
 Work that the package itself does on threads (laying out a large plan, a sync host
 call) is awaited before anything is decided, so a sync host call must not wait for
 the device. What a replay cannot order is what happens on threads of the program's
-own: give host calls made by `Replay.call`. Tasks that become ready at the same moment may go
-on in another order on another loop; where that matters, a program starts things
-one by one, with `Replay.until_blocked` between them.
+own: give host calls made by `Replay.call`. Tasks that become ready at the same
+moment may go on in another order on another loop; where that matters, a program
+starts things one by one, with `Replay.until_blocked` between them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ event.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from accy_async.errors import GraphError
@@ -33,7 +33,7 @@ from accy_async.graph.nodes import LaunchGraphLoop, LaunchGraphNode
 from accy_async.graph.order import HOST, LOOP, Block, GraphOrder
 from accy_async.graph.placing import Placer
 
-__all__ = ["BlockLayout", "Item", "lay_out"]
+__all__ = ["BlockLayout", "Item", "Step", "lay_out"]
 
 _T = TypeVar("_T")
 
@@ -44,6 +44,11 @@ class Item(NamedTuple):
     kind: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants
     body: BlockLayout | None
+
+
+Step = tuple[int, "BlockLayout | None", int, tuple[int, ...], int]
+"""An item as it is submitted: its node or loop, the loop's body, its stream, the
+events to wait for before it and the one to record after it, by their numbers."""
 
 
 class BlockLayout:
@@ -65,6 +70,8 @@ class BlockLayout:
             items are submitted in the order given here, one event serves again
             once all who wait for it have been submitted: so there are as many
             events as waits are open at a time, not as items.
+        steps: all that submitting the block in this order takes, where it is
+            static: one `Step` after the other.
         follows: the item in the same stream that each must be submitted after
             though it may not depend on it; -1 for none.
         awaits: of each call on the host, the items that have to be awaited
@@ -101,6 +108,7 @@ class BlockLayout:
         "preds",
         "priority",
         "records",
+        "steps",
         "stream",
         "stream_count",
         "stream_labels",
@@ -116,6 +124,7 @@ class BlockLayout:
     waits: tuple[tuple[int, ...], ...]
     records: tuple[bool, ...]
     events: tuple[int, ...]
+    steps: tuple[Step, ...]
     follows: tuple[int, ...]
     awaits: dict[int, tuple[int, ...]]
     preds: tuple[tuple[int, ...], ...]
@@ -229,6 +238,8 @@ def _lay_out_block(
         own_priority=priority,
     )
     placer.place_all()
+    is_static = not any(is_host)
+    events = _number_events(placer, reuse=is_static)
     layout = BlockLayout(
         loop=block.loop,
         items=tuple(items),
@@ -236,7 +247,8 @@ def _lay_out_block(
         stream=tuple(placer.stream),
         waits=tuple(placer.waits),
         records=tuple(placer.records),
-        events=tuple(_number_events(placer, reuse=not any(is_host))),
+        events=tuple(events),
+        steps=tuple(_steps(items, placer, events)) if is_static else (),
         follows=tuple(placer.follows),
         awaits=placer.awaits,
         preds=block.preds,
@@ -248,7 +260,7 @@ def _lay_out_block(
         stream_labels=tuple(tuple(stream.labels) for stream in placer.streams),
         stream_priorities=tuple(stream.priority or 0 for stream in placer.streams),
         is_host=tuple(is_host),
-        is_static=not any(is_host),
+        is_static=is_static,
         most_streams=max([len(placer.streams), *(b.most_streams for b in bodies)]),
         max_streams=max_streams,
     )
@@ -294,6 +306,16 @@ def _number_events(placer: Placer, *, reuse: bool) -> list[int]:
                 numbers[item] = count
                 count += 1
     return numbers
+
+
+def _steps(
+    items: Sequence[Item], placer: Placer, events: Sequence[int]
+) -> Iterator[Step]:
+    stream, waits = placer.stream, placer.waits
+    for item in placer.submission:
+        _, index, body = items[item]
+        numbers = tuple([events[signaller] for signaller in waits[item]])
+        yield index, body, stream[item], numbers, events[item]
 
 
 def _common(block: Block, values: Sequence[_T | None]) -> _T | None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
     from accy_async.graph.governor import Governor
-    from accy_async.graph.layout import BlockLayout, Item
+    from accy_async.graph.layout import BlockLayout
     from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.telling import Telling
 
@@ -141,18 +141,26 @@ class Runner:
             await self._run_dynamic(frame)
 
     async def _run_static(self, frame: _Frame) -> None:
-        layout = frame.layout
-        items, streams = layout.items, layout.stream
-        for item in layout.order:
-            body = items[item].body
-            self._wait_before(frame, item)
-            lane = frame.lanes[streams[item]]
+        """Submit a block without host work, which is what every node's cost is.
+
+        So everything that a step needs is a local variable, and nothing is looked
+        up that the layout could say.
+        """
+        lanes, streams, events = frame.lanes, self._streams, frame.events
+        wait, progress = self._backend.stream_wait_event, self._progress
+        for index, body, place, waits, record in frame.layout.steps:
+            lane = lanes[place]
+            if waits:
+                stream = streams[lane]
+                for number in waits:
+                    wait(stream, events[number])
+                progress.event_waits += len(waits)
             if body is None:
-                self._submit(items[item].index, lane)
+                self._submit(index, lane)
             else:
-                await self._run_counted(items[item], body, frame, lane)
-            if layout.records[item]:
-                self._record(frame, item, lane)
+                await self._run_counted(index, body, frame, lane)
+            if record >= 0:
+                self._record_as(frame, record, lane)
             self._until_check -= 1
             if self._until_check <= 0:
                 await self._breathe()
@@ -194,7 +202,7 @@ class Runner:
         if entry.body is None:
             self._submit(entry.index, lane)
         else:
-            await self._run_counted(entry, entry.body, frame, lane)
+            await self._run_counted(entry.index, entry.body, frame, lane)
         if layout.records[item]:
             self._record(frame, item, lane)
 
@@ -208,7 +216,7 @@ class Runner:
             return
         self._wait_before(frame, item)
         lane = frame.lanes[layout.stream[item]]
-        await self._run_loop(entry, entry.body, frame, lane)
+        await self._run_loop(entry.index, entry.body, frame, lane)
         if layout.records[item]:
             self._record(frame, item, lane)
 
@@ -253,60 +261,60 @@ class Runner:
     # Loops
 
     async def _run_counted(
-        self, item: Item, body: BlockLayout, outer: _Frame, lane: int
+        self, index: int, body: BlockLayout, outer: _Frame, lane: int
     ) -> None:
-        loop = self._plan.loops[item.index]
+        loop = self._plan.loops[index]
         count = loop.count
         if isinstance(count, RuntimeScalar):
             count = int(self._prepared.options.runtime_scalars[count.index].value)
         assert count is not None
         frame = self._body_frame(body, outer, lane)
         for _ in range(count):
-            await self._iterate(item, frame)
-        self._progress.loop_submitted(item.index, lane)
+            await self._iterate(index, frame)
+        self._progress.loop_submitted(index, lane)
 
     async def _run_loop(
-        self, item: Item, body: BlockLayout, outer: _Frame, lane: int
+        self, index: int, body: BlockLayout, outer: _Frame, lane: int
     ) -> None:
         """A loop that the host steps: for its condition, or for calls within."""
-        loop = self._plan.loops[item.index]
+        loop = self._plan.loops[index]
         if loop.condition is None:
-            await self._run_counted(item, body, outer, lane)
+            await self._run_counted(index, body, outer, lane)
             return
         frame = self._body_frame(body, outer, lane)
         value = np.zeros(1, dtype=np.uint32)
         slot = self._prepared.slot_index(loop.condition)
         iterations = 0
-        while await self._holds(item, slot, value, lane):
+        while await self._holds(index, slot, value, lane):
             if loop.max_iterations is not None and iterations >= loop.max_iterations:
                 self._progress.loop_failed(
-                    item.index,
+                    index,
                     GraphError(
                         f"loop {loop.name!r}: its condition still holds after "
                         f"max_iterations={loop.max_iterations}"
                     ),
                 )
                 break
-            await self._iterate(item, frame)
+            await self._iterate(index, frame)
             iterations += 1
-        self._progress.loop_submitted(item.index, lane)
+        self._progress.loop_submitted(index, lane)
 
-    async def _holds(self, item: Item, slot: int, value: np.ndarray, lane: int) -> bool:
-        if self._progress.loop_is_blocked(item.index):
+    async def _holds(self, index: int, slot: int, value: np.ndarray, lane: int) -> bool:
+        if self._progress.loop_is_blocked(index):
             return False
         stream = self._streams[lane]
         buffer = cast("BufferHandle", self._memories[slot])
         position = self._backend.read_buffer(buffer, value, stream=stream)
         await Mark(self._progress.timelines[lane], position).wait()
-        return bool(value[0]) and not self._progress.loop_is_blocked(item.index)
+        return bool(value[0]) and not self._progress.loop_is_blocked(index)
 
-    async def _iterate(self, item: Item, frame: _Frame) -> None:
+    async def _iterate(self, index: int, frame: _Frame) -> None:
         self._fork(frame)
         if not frame.layout.is_static:
             frame.began = self._mark(frame.lanes[0])
         await self._run_block(frame)
         self._join(frame)
-        for carry in self._plan.loops[item.index].carries:
+        for carry in self._plan.loops[index].carries:
             first = self._prepared.slot_index(carry.current)
             second = self._prepared.slot_index(carry.next)
             memories = self._memories
