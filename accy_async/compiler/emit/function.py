@@ -11,38 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accy_async.compiler.emit import arithmetic
+from accy_async.compiler.emit.body import KernelBody
 from accy_async.compiler.emit.metadata import Metadata
-from accy_async.compiler.emit.writer import (
-    FunctionWriter,
-    literal,
-    memory_type,
-    value_type,
-)
-from accy_async.compiler.form import (
-    Assert,
-    Assign,
-    Binary,
-    Bitcast,
-    Builtin,
-    BuiltinKind,
-    Cast,
-    Compare,
-    Constant,
-    Declare,
-    Expression,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Name,
-    Region,
-    Select,
-    Statement,
-    Store,
-    Unary,
-)
+from accy_async.compiler.emit.writer import memory_type
+from accy_async.compiler.form import Assert, BuiltinKind, Expression, Kernel, Region
 from accy_async.dtypes import DType
 
 __all__ = ["KernelFunction"]
@@ -52,7 +24,7 @@ _GRID, _BLOCK_BEGIN, _BLOCK_END = 0, 24, 32
 _ALIGNMENT = 64
 
 
-class KernelFunction:
+class KernelFunction(KernelBody):
     """Writes one kernel; `text` is the whole definition."""
 
     def __init__(
@@ -63,16 +35,8 @@ class KernelFunction:
         *,
         converts_halves: bool,
     ) -> None:
-        self._kernel = kernel
-        self._writer = FunctionWriter(externals)
-        self._metadata = metadata
-        self._native_halves = converts_halves
-        self._values: dict[str, str] = {}
-        self._slots: dict[str, str] = {}
-        self._arrays: dict[str, tuple[str, DType]] = {}
-        self._builtins: dict[BuiltinKind, str] = {}
+        super().__init__(kernel, externals, metadata, converts_halves=converts_halves)
         self._per_thread: dict[str, str] = {}
-        self._shared = {array.name for array in kernel.shared}
         self._group: str | None = None
 
     def text(self) -> str:
@@ -90,13 +54,14 @@ class KernelFunction:
         for index, buffer in enumerate(kernel.buffers):
             slot = self._at("%arguments", 8 * index)
             address = writer.value(f"load ptr, ptr {slot}, align 8")
-            self._arrays[buffer.name] = (address, buffer.dtype)
+            self._arrays[buffer.name] = (f"ptr {address}", buffer.dtype)
         for index, scalar in enumerate(kernel.scalars, len(kernel.buffers)):
             slot = self._at("%arguments", 8 * index)
-            self._values[scalar.name] = self._read(scalar.dtype, slot)
+            self._values[scalar.name] = self._read(scalar.dtype, f"ptr {slot}")
         for array in kernel.shared:
             kind = f"[{array.length} x {memory_type(array.dtype)}]"
-            self._arrays[array.name] = (writer.slot(kind, _ALIGNMENT), array.dtype)
+            slot = writer.slot(kind, _ALIGNMENT)
+            self._arrays[array.name] = (f"ptr {slot}", array.dtype)
         for variable in kernel.thread_variables:
             kind = f"[{kernel.threads} x {memory_type(variable.dtype)}]"
             self._per_thread[variable.name] = writer.slot(kind, _ALIGNMENT)
@@ -157,45 +122,12 @@ class KernelFunction:
             carry = op(f"zext i1 {wraps} to i32")
         self._writer.define(next_ids[2], f"add i32 {self._builtins[ids[2]]}, {carry}")
 
-    def _body(self, body: tuple[Statement, ...]) -> None:
-        for statement in body:
-            self._statement(statement)
-
-    def _statement(self, statement: Statement) -> None:
-        match statement:
-            case Let():
-                self._values[statement.name] = self._value(statement.value)
-            case Declare():
-                kind = value_type(statement.value.dtype)
-                size = statement.value.dtype.size_bytes
-                self._slots[statement.name] = self._writer.slot(kind, size)
-                self._assign(statement.name, statement.value)
-            case Assign():
-                self._assign(statement.name, statement.value)
-            case Store():
-                self._store(statement)
-            case Assert():
-                self._assert(statement)
-            case If():
-                self._if(statement)
-            case For():
-                self._for(statement)
-            case Region():
-                self._region(statement)
-            case _:
-                raise AssertionError(f"no emitter for {type(statement).__name__}")
-
     def _assign(self, name: str, value: Expression) -> None:
-        kind, result = value_type(value.dtype), self._value(value)
-        if name in self._per_thread:
-            self._write(value.dtype, result, self._thread_slot(name, value.dtype))
-        else:
-            self._writer.act(f"store {kind} {result}, ptr {self._slots[name]}")
-
-    def _store(self, statement: Store) -> None:
-        dtype = self._arrays[statement.array][1]
-        result = self._value(statement.value)
-        self._write(dtype, result, self._element(statement.array, statement.index))
+        if name not in self._per_thread:
+            super()._assign(name, value)
+            return
+        result = self._value(value)
+        self._write(value.dtype, result, self._thread_slot(name, value.dtype))
 
     def _assert(self, statement: Assert) -> None:
         holds, fails = self._writer.label("holds"), self._writer.label("fails")
@@ -204,50 +136,8 @@ class KernelFunction:
         self._writer.act(f"ret i32 {statement.code}")
         self._writer.start(holds)
 
-    def _if(self, statement: If) -> None:
-        writer = self._writer
-        then, otherwise, end = map(writer.label, ("then", "else", "endif"))
-        writer.branch(self._value(statement.condition), then, otherwise)
-        for label, body in ((then, statement.then), (otherwise, statement.otherwise)):
-            writer.start(label)
-            self._body(body)
-            writer.act(f"br label %{end}")
-        writer.start(end)
-
-    def _for(self, statement: For) -> None:
-        """A loop over its exact number of rounds, so that no index can wrap."""
-        writer, dtype = self._writer, statement.begin.dtype
-        kind, sign = value_type(dtype), "s" if dtype.is_signed else "u"
-        begin, end = self._value(statement.begin), self._value(statement.end)
-        runs = writer.value(f"icmp {sign}lt {kind} {begin}, {end}")
-        span = writer.value(f"sub {kind} {end}, {begin}")
-        if statement.step > 1:
-            last = writer.value(f"sub {kind} {span}, 1")
-            whole = writer.value(f"udiv {kind} {last}, {statement.step}")
-            span = writer.value(f"add {kind} {whole}, 1")
-        rounds = writer.value(f"select i1 {runs}, {kind} {span}, {kind} 0")
-
-        def body(count: str) -> None:
-            scaled = writer.value(f"mul {kind} {count}, {statement.step}")
-            index = writer.value(f"add {kind} {begin}, {scaled}")
-            self._values[statement.name] = index
-            self._body(statement.body)
-
-        self._loop(kind, rounds, body, self._metadata.loop())
-
     def _region(self, region: Region) -> None:
-        threads = self._kernel.threads
-        active = str(threads)
-        if region.limit is not None:
-            writer, dtype = self._writer, region.limit.dtype
-            limit = self._value(region.limit)
-            wide = arithmetic.integer_as_i64(writer, dtype, limit)
-            if dtype.is_signed:
-                wide = writer.call("i64", "llvm.smax.i64", ("i64", wide), ("i64", "0"))
-            bound = ("i64", str(threads))
-            wide = writer.call("i64", "llvm.umin.i64", ("i64", wide), bound)
-            active = writer.value(f"trunc i64 {wide} to i32")
-        self._threads(active, lambda: self._body(region.body))
+        self._threads(self._active(region), lambda: self._body(region.body))
 
     def _threads(self, active: str, body: Callable[[], None]) -> None:
         """Run a body for the threads below ``active``, row by row of the block."""
@@ -287,76 +177,10 @@ class KernelFunction:
         self._loop("i32", active, thread, self._metadata.parallel_loop(self._group))
         self._group = None
 
-    def _loop(
-        self, kind: str, rounds: str, body: Callable[[str], None], metadata: str
-    ) -> None:
-        """Run a body for 0 up to, not with, ``rounds``, an unsigned number."""
-        writer = self._writer
-        head, inside = writer.label("loop"), writer.label("body")
-        latch, done = writer.label("next"), writer.label("end")
-        before = writer.block
-        writer.enter(head)
-        following = writer.reserve()
-        count = writer.phi(kind, "0", before, following, latch)
-        writer.branch(writer.value(f"icmp ult {kind} {count}, {rounds}"), inside, done)
-        writer.start(inside)
-        body(count)
-        writer.enter(latch)
-        writer.define(following, f"add nuw {kind} {count}, 1")
-        writer.act(f"br label %{head}, !llvm.loop {metadata}")
-        writer.start(done)
-
-    def _value(self, expression: Expression) -> str:
-        writer = self._writer
-        match expression:
-            case Constant(scalar=scalar):
-                return literal(scalar.dtype, scalar.slot, scalar.value)
-            case Name(name=name, kind=dtype):
-                return self._named(name, dtype)
-            case Builtin(which=which):
-                return self._builtins[which]
-            case Load(array=array, index=index, kind=dtype):
-                # What a block-shared array holds at first is arbitrary, but must be
-                # one value: LLVM's undefined would spoil whatever depends on it.
-                frozen = array in self._shared
-                return self._read(dtype, self._element(array, index), frozen=frozen)
-            case Unary(operation=operation, value=value):
-                return arithmetic.unary(
-                    writer, operation, value.dtype, self._value(value)
-                )
-            case Binary(left=left, right=right):
-                first, second = self._value(left), self._value(right)
-                return arithmetic.binary(writer, expression, first, second)
-            case Compare(comparison=comparison, left=left, right=right):
-                first, second = self._value(left), self._value(right)
-                return arithmetic.compare(writer, comparison, left.dtype, first, second)
-            case Select(condition=condition, then=then, otherwise=otherwise):
-                test, kind = self._value(condition), value_type(then.dtype)
-                first, second = self._value(then), self._value(otherwise)
-                return writer.value(
-                    f"select i1 {test}, {kind} {first}, {kind} {second}"
-                )
-            case Cast(target=target, value=value):
-                return arithmetic.cast(
-                    writer,
-                    value.dtype,
-                    target,
-                    self._value(value),
-                    native=self._native_halves,
-                )
-            case Bitcast(target=target, value=value):
-                return arithmetic.bitcast(
-                    writer, value.dtype, target, self._value(value)
-                )
-            case _:
-                raise AssertionError(f"no emitter for {type(expression).__name__}")
-
     def _named(self, name: str, dtype: DType) -> str:
-        if name in self._values:
-            return self._values[name]
         if name in self._per_thread:
             return self._read(dtype, self._thread_slot(name, dtype))
-        return self._writer.value(f"load {value_type(dtype)}, ptr {self._slots[name]}")
+        return super()._named(name, dtype)
 
     def _clear_thread_variables(self) -> None:
         def clear() -> None:
@@ -364,7 +188,7 @@ class KernelFunction:
                 address = self._thread_slot(variable.name, variable.dtype)
                 self._writer.act(
                     f"store {memory_type(variable.dtype)} zeroinitializer, "
-                    f"ptr {address}{self._tag()}"
+                    f"{address}{self._tag()}"
                 )
 
         if self._kernel.thread_variables:
@@ -373,37 +197,11 @@ class KernelFunction:
     def _thread_slot(self, name: str, dtype: DType) -> str:
         thread = self._builtins[BuiltinKind.THREAD]
         wide = self._writer.value(f"zext i32 {thread} to i64")
-        return self._writer.value(
+        address = self._writer.value(
             f"getelementptr inbounds {memory_type(dtype)}, "
             f"ptr {self._per_thread[name]}, i64 {wide}"
         )
-
-    def _element(self, array: str, index: Expression) -> str:
-        address, dtype = self._arrays[array]
-        writer = self._writer
-        wide = arithmetic.integer_as_i64(writer, index.dtype, self._value(index))
-        return writer.value(
-            f"getelementptr inbounds {memory_type(dtype)}, ptr {address}, i64 {wide}"
-        )
-
-    def _read(self, dtype: DType, address: str, *, frozen: bool = False) -> str:
-        loaded = self._writer.value(
-            f"load {memory_type(dtype)}, ptr {address}, "
-            f"align {dtype.size_bytes}{self._tag()}"
-        )
-        if frozen:
-            loaded = self._writer.value(f"freeze {memory_type(dtype)} {loaded}")
-        if dtype is DType.BOOL:
-            return self._writer.value(f"icmp ne i8 {loaded}, 0")
-        return loaded
-
-    def _write(self, dtype: DType, value: str, address: str) -> None:
-        if dtype is DType.BOOL:
-            value = self._writer.value(f"zext i1 {value} to i8")
-        self._writer.act(
-            f"store {memory_type(dtype)} {value}, ptr {address}, "
-            f"align {dtype.size_bytes}{self._tag()}"
-        )
+        return f"ptr {address}"
 
     def _at(self, base: str, offset: int) -> str:
         return self._writer.value(
