@@ -124,8 +124,12 @@ class RunProgress:
     def loop_submitted(self, loop: int, lane: int) -> None:
         """A loop's last iteration was given to the device."""
         timeline = self.timelines[lane]
-        self.submitted(self.node_count + loop, lane, timeline.submitted)
+        index = self.node_count + loop
+        self.submitted(index, lane, timeline.submitted)
         self.submissions -= 1
+        if self._trackers and not self.relations.loops_around(index):
+            for inner in self.relations.within(index):
+                self._tell(inner)
 
     def host_started(self, index: int) -> None:
         """A host call begins."""
@@ -206,6 +210,10 @@ class RunProgress:
             if self._flags[index] == _SUBMITTED:
                 self._flags[index] = rest
         flags = np.frombuffer(self._flags, np.uint8)
+        if self.relations.count > self.node_count and not self._is_stopped:
+            for number in np.flatnonzero(flags == _WAITING):
+                if self._is_in_ended_loop(int(number)):
+                    flags[number] = _FINISHED
         flags[flags == _WAITING] = rest
         for event in self._watched.values():
             event.set()
@@ -236,8 +244,13 @@ class RunProgress:
         return Mark(self.timelines[self._lane[index]], self._position[index])
 
     def state(self, index: int) -> NodeState:
-        """Where a node or loop stands."""
+        """Where a node or loop stands.
+
+        What lies within a loop stands where its last iteration does.
+        """
         flag = self._flags[index]
+        if flag in (_SUBMITTED, _FINISHED) and self._may_run_again(index):
+            return NodeState.SUBMITTED
         if flag == _SUBMITTED and self._lane[index] >= 0:
             mark = self.mark_of(index)
             if mark.is_reached:
@@ -285,13 +298,16 @@ class RunProgress:
         """Return when a node or loop is done, in whatever way."""
         while True:
             flag = self._flags[index]
-            if flag == _SUBMITTED and self._lane[index] >= 0:
+            watched = index
+            if flag in (_SUBMITTED, _FINISHED) and self._may_run_again(index):
+                watched = self.relations.loops_around(index)[-1]
+            elif flag == _SUBMITTED and self._lane[index] >= 0:
                 await self.mark_of(index).wait_reached()
                 return
-            if flag not in (_WAITING, _SUBMITTED) or self.done.is_set():
+            elif flag not in (_WAITING, _SUBMITTED) or self.done.is_set():
                 await anyio.lowlevel.checkpoint()
                 return
-            event = self._watched.setdefault(index, anyio.Event())
+            event = self._watched.setdefault(watched, anyio.Event())
             await event.wait()
 
     def in_flight(self) -> int:
@@ -349,6 +365,18 @@ class RunProgress:
 
     # Within
 
+    def _may_run_again(self, index: int) -> bool:
+        """True for what lies in a loop that has iterations to come."""
+        if self.relations.count == self.node_count or self.done.is_set():
+            return False
+        around = self.relations.loops_around(index)
+        return bool(around) and self._flags[around[-1]] == _WAITING
+
+    def _is_in_ended_loop(self, index: int) -> bool:
+        """True for what lies in a loop that had no iteration for it."""
+        around = self.relations.loops_around(index)
+        return bool(around) and self._flags[around[-1]] == _SUBMITTED
+
     def _verdict(self) -> int:
         return _CANCELLED if self._is_stopped else _SKIPPED
 
@@ -380,7 +408,11 @@ class RunProgress:
         )
         given = np.flatnonzero((flags == _SUBMITTED) & (lanes >= 0))
         counts[NodeState.SUBMITTED] -= len(given)
-        if self.is_guarding or any(line.has_failed for line in self.timelines):
+        if (
+            self.is_guarding
+            or self.relations.count > self.node_count  # loops
+            or any(line.has_failed for line in self.timelines)
+        ):
             counts.update(self.state(int(index)) for index in given)
         elif len(given):
             completed = np.array([line.completed for line in self.timelines])

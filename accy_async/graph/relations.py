@@ -6,6 +6,7 @@ worked out before it is asked for: a run in which nothing fails asks for little.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from accy_async.graph.order import LOOP
@@ -54,6 +55,15 @@ class Relations:
             around.append(self.loop(block.loop))
             block = block.parent
         return tuple(around)
+
+    def within(self, index: int) -> Iterator[int]:
+        """The nodes and loops that lie within a loop, however deep."""
+        todo = [self._plan.order.by_loop[index - self.node_count]]
+        while todo:
+            block = todo.pop()
+            todo += block.bodies.values()
+            for item, inner in enumerate(block.indices):
+                yield self.loop(inner) if item in block.bodies else inner
 
     def blockers(self, index: int) -> tuple[int, ...]:
         """What must not have failed for a node or loop to run.

@@ -15,6 +15,7 @@ node is skipped when its turn comes on the device, everything else goes on.
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
+    from accy_async.errors import DeviceError
     from accy_async.graph.governor import Governor
     from accy_async.graph.layout import BlockLayout
     from accy_async.graph.prepared import PreparedGraph
@@ -256,7 +258,16 @@ class Runner:
             guard: Guard = progress.guard(node)
         else:
             guard = self._telling.guard(node, stream.id)
-        progress.submitted(node, lane, action(stream, guard))
+        try:
+            position = action(stream, guard)
+        except Exception as error:
+            if not self._backend.is_healthy:
+                raise
+            error.add_note(f"in submitting node {self._plan.nodes[node].name!r}")
+            guard.failed(cast("DeviceError", error))
+            progress.skipped(node)
+            return
+        progress.submitted(node, lane, position)
 
     # Loops
 
@@ -270,6 +281,8 @@ class Runner:
         assert count is not None
         frame = self._body_frame(body, outer, lane)
         for _ in range(count):
+            if self._progress.loop_is_blocked(index):
+                break
             await self._iterate(index, frame)
         self._progress.loop_submitted(index, lane)
 
@@ -304,8 +317,14 @@ class Runner:
             return False
         stream = self._streams[lane]
         buffer = cast("BufferHandle", self._memories[slot])
-        position = self._backend.read_buffer(buffer, value, stream=stream)
-        await Mark(self._progress.timelines[lane], position).wait()
+        try:
+            position = self._backend.read_buffer(buffer, value, stream=stream)
+            await Mark(self._progress.timelines[lane], position).wait()
+        except Exception as error:
+            if not self._backend.is_healthy:
+                raise
+            self._progress.loop_failed(index, error)
+            return False
         return bool(value[0]) and not self._progress.loop_is_blocked(index)
 
     async def _iterate(self, index: int, frame: _Frame) -> None:
@@ -426,8 +445,12 @@ async def _call_host(function: Callable[[], object], name: str) -> None:
     if is_async:
         try:
             await cast("Awaitable[object]", function())
-        except SystemExit as error:
-            raise HostCallFailed("the call raised SystemExit") from error
+        except (GeneratorExit, SystemExit) as error:
+            raise HostCallFailed(f"the call raised {type(error).__name__}") from error
+        except anyio.get_cancelled_exc_class() as error:
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
+            raise HostCallFailed("what the call awaited was cancelled") from error
         return
     try:
         result = await run_abandonable(function, _drop, name=f"host call {name}")
