@@ -1,0 +1,357 @@
+"""Random programs: a sequence of steps, its launch graph, and its model in numpy.
+
+A program is drawn from a seed and its length, so that hypothesis can shorten it.
+The model carries the steps out one after the other on numpy arrays; the graph
+leaves the order to what the steps read and write.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterator
+
+import anyio.lowlevel
+import attrs
+import numpy as np
+
+from accy_async.artifact.entry import KernelCallArtifact
+from accy_async.compiler.kernels.catalogue import library_entries
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.graph.builder import GraphBuffer, GraphHost, LaunchGraphBuilder
+from accy_async.graph.nodes import RuntimeScalar
+from accy_async.graph.plan import LaunchGraphPlan
+from tests.graph.graphs import kernel_entry
+
+__all__ = ["LENGTH", "Kernels", "Program", "cpu_kernels", "named_kernels"]
+
+LENGTH = 5
+_BUFFERS = 6
+_HOSTS = 2
+_ONE = ScalarArgument.u32(1)
+_COUNT = ScalarArgument.u32(LENGTH)
+_Array = np.ndarray
+
+
+@attrs.frozen
+class Kernels:
+    """The library's kernels for u32, or stand-ins of the same signatures."""
+
+    add: KernelCallArtifact
+    axpy: KernelCallArtifact
+    fill: KernelCallArtifact
+    copy: KernelCallArtifact
+
+
+@functools.cache
+def cpu_kernels() -> Kernels:
+    """The real ones, compiled for this processor."""
+    by_name = {e.target.rpartition(".")[2]: e for e in library_entries(dtype=DType.U32)}
+    return Kernels(by_name["add"], by_name["axpy"], by_name["fill"], by_name["copy"])
+
+
+@functools.cache
+def named_kernels() -> Kernels:
+    """Kernels for the recording backend, which only their names tell apart."""
+    made = {
+        name: kernel_entry(
+            buffers, f"t.{name}", runtime_scalar_argument_count=scalars
+        )
+        for name, buffers, scalars in (
+            ("add", 3, 1),
+            ("axpy", 3, 2),
+            ("fill", 1, 2),
+            ("copy", 2, 1),
+        )
+    }
+    return Kernels(**made)
+
+
+@attrs.define
+class State:
+    """Where the model is: the array of each slot."""
+
+    buffers: list[_Array]
+    hosts: list[_Array]
+    counters: list[int]
+    scalars: list[int]
+
+
+Step = Callable[[State], None]
+
+
+class Program:
+    """One random program.
+
+    Args:
+        seed: what it is drawn from.
+        length: how many steps it has, those within loops counted once.
+        kernels: what it launches.
+        has_hosts: whether it calls functions on the host.
+        has_loops: whether it has loops.
+        has_while: whether some are while-loops, which read a value back.
+        host_call: makes the function that a host call is; None for an own one.
+
+    Attributes:
+        plan: its graph.
+        scalars: the runtime scalars that a run brings.
+        hosts: the arrays to bind to its host slots, by name.
+        external: the event to bind to ``start``, if it has such a slot.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        length: int,
+        kernels: Kernels,
+        *,
+        has_hosts: bool = True,
+        has_loops: bool = True,
+        has_while: bool = True,
+        is_labelled: bool = True,
+        host_call: Callable[[str], Callable[[], object]] | None = None,
+    ) -> None:
+        self._random = random.Random(seed)
+        self._kernels = kernels
+        self._has_hosts = has_hosts
+        self._has_loops = has_loops
+        self._has_while = has_while
+        self._is_labelled = is_labelled and self._random.random() < 0.5
+        self._host_call = host_call
+        self._builder = b = LaunchGraphBuilder()
+        self._number = 0
+        self.scalars: list[ScalarArgument] = []
+        self._buffers = [
+            (b.scratch if i % 2 else b.buffer)(f"b{i}", DType.U32, LENGTH)
+            for i in range(_BUFFERS)
+        ]
+        self._hosts = [b.host(f"h{i}", DType.U32, LENGTH) for i in range(_HOSTS)]
+        self._outs = [b.host(f"out{i}", DType.U32, LENGTH) for i in range(_BUFFERS)]
+        self._counters: list[GraphBuffer] = []
+        self._minus: GraphBuffer | None = None
+        self.has_external = self._random.random() < 0.3
+        if self.has_external:
+            b.external_event("start")
+        self.hosts = {
+            slot.name: np.arange(LENGTH, dtype=np.uint32) + np.uint32(7 * i)
+            for i, slot in enumerate([*self._hosts, *self._outs])
+        }
+        steps = [*self._inputs(), *self._block(length, 0), *self._outputs()]
+        self._steps: list[Step] = steps
+        self.plan: LaunchGraphPlan = b.build()
+
+    def expected(self) -> dict[str, _Array]:
+        """What the model leaves in the host slots; before anything has run."""
+        state = State(
+            buffers=[np.zeros(LENGTH, np.uint32) for _ in range(_BUFFERS)],
+            hosts=[array.copy() for array in self.hosts.values()],
+            counters=[0] * len(self._counters),
+            scalars=[int(scalar.value) for scalar in self.scalars],
+        )
+        for step in self._steps:
+            step(state)
+        return dict(zip(self.hosts, state.hosts, strict=True))
+
+    # Steps
+
+    def _inputs(self) -> Iterator[Step]:
+        for index, buffer in enumerate(self._buffers):
+            wait = "start" if self.has_external and index == 0 else ()
+            self._builder.fill(buffer, index + 1, name=f"init{index}", wait=wait)
+
+            def fill(state: State, index: int = index) -> None:
+                state.buffers[index][:] = index + 1
+
+            yield fill
+
+    def _outputs(self) -> Iterator[Step]:
+        for index, buffer in enumerate(self._buffers):
+            self._builder.copy_out(buffer, self._outs[index], name=f"result{index}")
+
+            def read(state: State, index: int = index) -> None:
+                state.hosts[_HOSTS + index][:] = state.buffers[index]
+
+            yield read
+
+    def _block(self, length: int, depth: int) -> list[Step]:
+        draw = self._random
+        steps: list[Step] = []
+        signals: list[str] = []
+        while length > 0:
+            if self._has_loops and depth < 3 and length > 1 and draw.random() < 0.15:
+                inner = draw.randint(1, length - 1)
+                steps += self._loop(inner, depth)
+                length -= inner
+                continue
+            if self._has_hosts and draw.random() < 0.12:
+                steps.append(self._call())
+            else:
+                steps.append(self._device_step(self._options(signals)))
+            length -= 1
+        return steps
+
+    def _options(self, signals: list[str]) -> dict[str, object]:
+        """A name, perhaps a label or a priority, an event signalled or waited for."""
+        draw = self._random
+        self._number += 1
+        options: dict[str, object] = {"name": f"n{self._number}"}
+        if self._is_labelled:
+            options["stream"] = draw.choice([None, None, "A", "B"])
+        if options.get("stream") is None and draw.random() < 0.1:
+            options["priority"] = draw.choice([0, -1, 1])
+        if signals and draw.random() < 0.2:
+            options["wait"] = draw.choice(signals)
+        elif draw.random() < 0.1:
+            signals.append(f"e{self._number}")
+            options["signal"] = signals[-1]
+        return options
+
+    def _scalar(self, value: int) -> ScalarArgument | RuntimeScalar:
+        """A number as a constant, or as what a run brings."""
+        if self._random.random() < 0.7:
+            return ScalarArgument.u32(value)
+        self.scalars.append(ScalarArgument.u32(value))
+        return self._builder.runtime_scalar()
+
+    def _device_step(self, options: dict[str, object]) -> Step:
+        draw, buffers = self._random, self._buffers
+        out, a, b = (draw.randrange(_BUFFERS) for _ in range(3))
+        value = draw.randrange(1000)
+        kind = draw.choice(["add", "axpy", "kfill", "kcopy", "copy", "fill", "in"])
+        host = draw.randrange(_HOSTS)
+        if kind == "add":
+            self._launch(self._kernels.add, (out, a, b), (_COUNT,), options)
+
+            def step(s: State) -> None:
+                s.buffers[out][:] = s.buffers[a] + s.buffers[b]
+        elif kind == "axpy":
+            scalars = (_COUNT, self._scalar(value))
+            self._launch(self._kernels.axpy, (out, a, b), scalars, options)
+
+            def step(s: State) -> None:
+                s.buffers[out][:] = np.uint32(value) * s.buffers[a] + s.buffers[b]
+        elif kind == "kfill":
+            scalars = (_COUNT, self._scalar(value))
+            self._launch(self._kernels.fill, (out,), scalars, options)
+
+            def step(s: State) -> None:
+                s.buffers[out][:] = value
+        elif kind == "fill" or (a == out and kind in ("kcopy", "copy")):
+            self._builder.fill(buffers[out], value, **options)  # type: ignore[arg-type]
+
+            def step(s: State) -> None:
+                s.buffers[out][:] = value
+        elif kind == "in":
+            self._builder.copy_in(self._hosts[host], buffers[out], **options)  # type: ignore[arg-type]
+
+            def step(s: State) -> None:
+                s.buffers[out][:] = s.hosts[host]
+        else:
+            if kind == "kcopy":
+                self._launch(self._kernels.copy, (out, a), (_COUNT,), options)
+            else:
+                self._builder.copy(buffers[a], buffers[out], **options)  # type: ignore[arg-type]
+
+            def step(s: State) -> None:
+                s.buffers[out][:] = s.buffers[a]
+
+        return step
+
+    def _launch(
+        self,
+        entry: KernelCallArtifact,
+        slots: tuple[int, ...],
+        scalars: tuple[ScalarArgument | RuntimeScalar, ...],
+        options: dict[str, object],
+    ) -> None:
+        out, *reads = slots
+        uses = [self._buffers[out].write, *(self._buffers[i].read for i in reads)]
+        if out in reads:
+            uses = [self._buffers[i].read_write for i in slots]
+        self._builder.kernel(entry, uses, scalars, **options)  # type: ignore[arg-type]
+
+    def _call(self) -> Step:
+        self._number += 1
+        name = f"n{self._number}"
+        host = self._random.randrange(_HOSTS)
+        factor = self._random.randrange(1, 1000)
+        slot: GraphHost = self._hosts[host]
+        array = self.hosts[slot.name]
+
+        def change() -> None:
+            array[:] = array * np.uint32(factor) + np.uint32(1)
+
+        async def change_async() -> None:
+            await anyio.lowlevel.checkpoint()
+            change()
+
+        function: Callable[[], object] = change_async
+        if self._host_call is not None:
+            function = self._host_call(name)
+        elif self._random.random() < 0.3:
+            function = change
+        self._builder.host_call(function, writes=[slot], name=name)
+
+        def step(s: State) -> None:
+            s.hosts[host][:] = s.hosts[host] * np.uint32(factor) + np.uint32(1)
+
+        return step
+
+    # Loops
+
+    def _loop(self, length: int, depth: int) -> Iterator[Step]:
+        draw = self._random
+        carries: list[tuple[int, int]] = []
+        if draw.random() < 0.5:
+            carries = [tuple(draw.sample(range(_BUFFERS), 2))]  # type: ignore[list-item]
+        given = [(self._buffers[a], self._buffers[b]) for a, b in carries]
+        count = draw.randrange(4)
+        name = f"loop{self._number}_{depth}"
+        if self._has_while and draw.random() < 0.4:
+            yield from self._while(name, length, depth, count, carries, given)
+            return
+        scalar = self._scalar(count)
+        number = count if isinstance(scalar, ScalarArgument) else scalar
+        with self._builder.loop(count=number, carries=given, name=name):
+            body = self._block(length, depth + 1)
+
+        def loop(state: State) -> None:
+            for _ in range(count):
+                _iterate(state, body, carries)
+
+        yield loop
+
+    def _while(
+        self,
+        name: str,
+        length: int,
+        depth: int,
+        count: int,
+        carries: list[tuple[int, int]],
+        given: list[tuple[GraphBuffer, GraphBuffer]],
+    ) -> Iterator[Step]:
+        b = self._builder
+        if self._minus is None:
+            self._minus = b.scratch("minus_one", DType.U32, 1)
+        index = len(self._counters)
+        counter = b.scratch(f"counter{index}", DType.U32, 1)
+        self._counters.append(counter)
+        b.fill(self._minus, 2**32 - 1, name=f"minus{index}")
+        b.fill(counter, count, name=f"set{index}")
+        with b.loop(while_=counter, carries=given, name=name, max_iterations=9):
+            uses = [counter.read_write, counter.read_write, self._minus.read]
+            b.kernel(self._kernels.add, uses, (_ONE,), name=f"down{index}")
+            body = self._block(length, depth + 1)
+
+        def loop(state: State) -> None:
+            for _ in range(count):
+                _iterate(state, body, carries)
+
+        yield loop
+
+
+def _iterate(state: State, body: list[Step], carries: list[tuple[int, int]]) -> None:
+    for step in body:
+        step(state)
+    for a, b in carries:
+        state.buffers[a], state.buffers[b] = state.buffers[b], state.buffers[a]

@@ -1,0 +1,167 @@
+"""Whatever fails, is cancelled or lost, and whenever: what a run says holds together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accy_async.backends import RecordingBackend
+from accy_async.backends.replay import Replay
+from accy_async.dtypes import DType
+from accy_async.errors import DeviceError, DeviceLost
+from accy_async.graph.options import LaunchOptions, OnError
+from accy_async.graph.outcome import NodeSkipped, NodeState, RunCancelled
+from accy_async.graph.relations import Relations
+from accy_async.graph.run import Run
+from accy_async.session import Session, open_session
+from tests.graphs.parts import check_empty
+from tests.graphs.programs import LENGTH, Program, named_kernels
+
+SEEDS = st.integers(0, 2**32 - 1)
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+BAD = (NodeState.FAILED, NodeState.SKIPPED, NodeState.CANCELLED)
+
+
+def start(session: Session, program: Program, on_error: OnError, name: str) -> Run:
+    bindings: dict[str, object] = dict(program.hosts)
+    for slot in program.plan.slots:
+        if slot.name.startswith("b") and not getattr(slot, "is_scratch", False):
+            bindings[slot.name] = session.allocate(LENGTH, DType.U32)
+    if program.has_external:
+        bindings["start"] = event = session.backend.create_event()
+        session.backend.record_event(event)
+    options = LaunchOptions(
+        runtime_scalars=program.scalars, on_error=on_error, name=name
+    )
+    return session.start(program.plan, bindings, options)
+
+
+def check_states(program: Program, run: Run, *, may_cancel: bool) -> None:
+    """What each node came to follows from what the nodes before it came to."""
+    relations = Relations(program.plan)
+    states = [run[relations.name(i)].state for i in range(relations.count)]
+    assert all(state.is_final for state in states)
+    for index, state in enumerate(states):
+        name = relations.name(index)
+        before = [states[i] for i in relations.blockers(index)]
+        if state is NodeState.FINISHED:
+            around = set(relations.loops_around(index))
+            outside = [
+                states[i] for i in relations.blockers(index) if i not in around
+            ]
+            assert around or not set(BAD).intersection(outside), name
+        if state is NodeState.SKIPPED:
+            assert set(BAD).intersection(before) or index >= relations.node_count
+        if state is NodeState.CANCELLED:
+            assert may_cancel, name
+        if state is NodeState.FAILED and index < relations.node_count:
+            assert run.errors[name] is run[name].error
+    assert {name for name in run.errors if run[name].state is not NodeState.FAILED} == (
+        set()
+    )
+
+
+async def check_awaits(program: Program, run: Run) -> None:
+    """Awaiting says the same as the state, for every node."""
+    for node in program.plan.nodes:
+        handle = run[node.name]
+        try:
+            await handle
+        except NodeSkipped as error:
+            assert handle.state is NodeState.SKIPPED
+            assert error.__cause__ in run.errors.values()
+        except RunCancelled:
+            assert handle.state is NodeState.CANCELLED
+        except (DeviceError, RuntimeError) as error:
+            assert handle.state is NodeState.FAILED
+            assert error is handle.error
+        else:
+            assert handle.state is NodeState.FINISHED
+
+
+async def replay_mishaps(
+    drawn: Sequence[tuple[int, int]], seed: int, on_error: OnError, losses: float
+) -> None:
+    device = RecordingBackend()
+    replay = Replay(
+        device,
+        seed,
+        failures=0.15,
+        cancels=0.05,
+        host_failures=0.5,
+        losses=losses,
+        burst=3,
+    )
+    programs = [
+        Program(each, length, named_kernels(), host_call=replay.call)
+        for each, length in drawn
+    ]
+
+    async def program() -> None:
+        async with open_session(device) as session:
+            runs = [
+                start(session, one, on_error, f"run{number}")
+                for number, one in enumerate(programs)
+            ]
+            for run in runs:
+                replay.cancellable(run.name, run)
+            for one, run in zip(programs, runs, strict=True):
+                try:
+                    await run
+                except ExceptionGroup as group:
+                    assert run.state == "failed"
+                    assert not any(
+                        isinstance(error, (NodeSkipped, RunCancelled, ExceptionGroup))
+                        for error in group.exceptions
+                    )
+                    if device.is_healthy:
+                        assert set(group.exceptions) == set(run.errors.values())
+                except RunCancelled:
+                    assert run.state == "cancelled"
+                else:
+                    assert run.state == "finished"
+                if device.is_healthy:
+                    was_cancelled = f"cancel {run.name}" in replay.log
+                    may_cancel = was_cancelled or on_error is OnError.CANCEL
+                    check_states(one, run, may_cancel=may_cancel)
+                    await check_awaits(one, run)
+
+    try:
+        await replay.drive(program)
+    except* DeviceLost:
+        assert not device.is_healthy
+    check_empty(device)
+
+
+@LOOPS
+@settings(max_examples=250, deadline=None)
+@given(
+    drawn=st.lists(st.tuples(SEEDS, st.integers(1, 30)), min_size=1, max_size=3),
+    seed=SEEDS,
+    on_error=st.sampled_from(OnError),
+)
+def test_states_and_errors_agree(
+    loop: str, drawn: list[tuple[int, int]], seed: int, on_error: OnError
+) -> None:
+    """A node finished only after all before it did, failed only with its own error,
+    was skipped only behind a failure and cancelled only in a cancelled run; awaiting
+    says the same; nothing is left of any of it.
+    """  # noqa: D205 - one promise, in one sentence
+    anyio.run(replay_mishaps, drawn, seed, on_error, 0.0, backend=loop)
+
+
+@LOOPS
+@settings(max_examples=100, deadline=None)
+@given(
+    drawn=st.lists(st.tuples(SEEDS, st.integers(1, 30)), min_size=1, max_size=3),
+    seed=SEEDS,
+)
+def test_a_lost_device_leaves_nothing(
+    loop: str, drawn: list[tuple[int, int]], seed: int
+) -> None:
+    """However the device is lost, every run ends, and so does every object."""
+    anyio.run(replay_mishaps, drawn, seed, OnError.FINISH, 0.1, backend=loop)
