@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from typing import TYPE_CHECKING
 
-from accy_async.errors import GraphError
+from accy_async.errors import DeviceLost, GraphError
 from accy_async.graph.outcome import (
     NodeSkipped,
     NodeState,
@@ -207,10 +207,24 @@ class Run:
     def _outcome(self) -> Exception | None:
         errors = list(self._cleanup_errors)
         if self._preparing_error is not None:
-            errors.insert(0, self._preparing_error)
+            errors = [*_leaves(self._preparing_error), *errors]
         error = self._progress.outcome_error(self.name)
         if isinstance(error, ExceptionGroup):
             errors = [*error.exceptions, *errors]
         elif error is not None and not errors:
             return error
+        errors = _told_once(errors)
         return ExceptionGroup(f"run {self.name!r} failed", errors) if errors else None
+
+
+def _leaves(error: Exception) -> list[Exception]:
+    """What a group, of the tasks within a run, was made of."""
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [leaf for one in error.exceptions for leaf in _leaves(one)]
+
+
+def _told_once(errors: list[Exception]) -> list[Exception]:
+    """The same, with the loss of the device once, whoever ran into it."""
+    lost = [error for error in errors if isinstance(error, DeviceLost)]
+    return [error for error in errors if error not in lost[1:]]
