@@ -22,8 +22,17 @@ from accy_async.graph.nodes import (
     Operation,
     RuntimeScalar,
 )
+from accy_async.graph.options import LaunchOptions, OnError
+from accy_async.graph.outcome import (
+    HostCallFailed,
+    NodeSkipped,
+    NodeState,
+    RunCancelled,
+    RunStatistics,
+)
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.refs import GraphBuffer, GraphHost, LoopRef, NodeRef
+from accy_async.graph.run import NodeHandle, Run
 
 __all__ = [
     "BlockLayout",
@@ -38,6 +47,7 @@ __all__ = [
     "GraphBuffer",
     "GraphHost",
     "HostCall",
+    "HostCallFailed",
     "HostSlot",
     "Item",
     "KernelCall",
@@ -47,9 +57,17 @@ __all__ = [
     "LaunchGraphLoopCarry",
     "LaunchGraphNode",
     "LaunchGraphPlan",
+    "LaunchOptions",
     "LoopRef",
+    "NodeHandle",
     "NodeRef",
+    "NodeSkipped",
+    "NodeState",
+    "OnError",
     "Operation",
+    "Run",
+    "RunCancelled",
+    "RunStatistics",
     "RuntimeScalar",
     "dataflow_dependencies",
 ]

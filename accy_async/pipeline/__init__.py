@@ -7,6 +7,7 @@ from accy_async.artifact.geometry import (
     FixedLaunch,
     RuntimeCeilDiv,
 )
+from accy_async.pipeline.graph import add_pipeline
 from accy_async.pipeline.intermediates import (
     PipelineIntermediates,
     allocate_pipeline_intermediates,
@@ -54,6 +55,7 @@ __all__ = [
     "Result",
     "RuntimeCeilDiv",
     "RuntimeScalarBound",
+    "add_pipeline",
     "allocate_pipeline_intermediates",
     "intermediate_byte_size",
     "launch_pipeline",
