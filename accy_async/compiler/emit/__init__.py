@@ -5,5 +5,17 @@ from accy_async.compiler.emit.cpu import (
     emit_cpu_assembly,
     emit_llvm_ir,
 )
+from accy_async.compiler.emit.ptx import (
+    DEFAULT_PTX_TARGET,
+    compile_ptx,
+    emit_ptx_llvm_ir,
+)
 
-__all__ = ["compile_cpu", "emit_cpu_assembly", "emit_llvm_ir"]
+__all__ = [
+    "DEFAULT_PTX_TARGET",
+    "compile_cpu",
+    "compile_ptx",
+    "emit_cpu_assembly",
+    "emit_llvm_ir",
+    "emit_ptx_llvm_ir",
+]

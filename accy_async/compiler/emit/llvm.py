@@ -12,10 +12,12 @@ from typing import Any, cast
 
 import llvmlite.binding as llvm
 
-from accy_async.compiler.emit.target import CpuTarget
+from accy_async.compiler.emit.target import CpuTarget, PtxTarget
 from accy_async.errors import CompilationError
 
-__all__ = ["data_layout", "emit_assembly", "emit_object", "optimised_ir"]
+__all__ = ["Target", "data_layout", "emit_assembly", "emit_object", "optimised_ir"]
+
+Target = CpuTarget | PtxTarget
 
 _Untyped = Any  # llvmlite has no types
 
@@ -34,33 +36,37 @@ def emit_object(module_text: str, target: CpuTarget) -> bytes:
         return cast("bytes", machine.emit_object(_optimise(module_text, machine)))
 
 
-def emit_assembly(module_text: str, target: CpuTarget) -> str:
+def emit_assembly(module_text: str, target: Target) -> str:
     """The same as assembly text."""
     with _lock:
         machine = _machine(target)
         return cast("str", machine.emit_assembly(_optimise(module_text, machine)))
 
 
-def optimised_ir(module_text: str, target: CpuTarget) -> str:
+def optimised_ir(module_text: str, target: Target) -> str:
     """The module's IR after optimisation."""
     with _lock:
         return str(_optimise(module_text, _machine(target)))
 
 
-def data_layout(target: CpuTarget) -> str:
+def data_layout(target: Target) -> str:
     """The data layout that modules of a target declare."""
     with _lock:
         return str(_machine(target).target_data)
 
 
-def _machine(target: CpuTarget) -> _Untyped:
+def _machine(target: Target) -> _Untyped:
     global _initialized
     if not _initialized:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         _initialized = True
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, opt=3, reloc="pic", codemodel="small"
+        cpu=target.cpu,
+        features=target.features,
+        opt=3,
+        reloc="pic",
+        codemodel="small",
     )
 
 

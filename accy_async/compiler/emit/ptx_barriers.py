@@ -1,0 +1,172 @@
+"""Where the threads of a block must meet, for devices that run them all at once.
+
+The kernel form has a barrier between any two regions. One is needed only where
+something that threads share was touched since the last one: a region or uniform
+load that reads what a region wrote, or a region that writes what threads may
+still be reading or writing. Uniform code is run by every thread by itself, so a
+fast thread could otherwise overwrite what a slow one has yet to read.
+
+Buffers may overlap and count as one piece of memory; every block-shared array is
+a piece of its own. Barriers stand in uniform code only, which all threads of a
+block run alike, so none can be missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from accy_async.compiler.form import (
+    Assert,
+    Assign,
+    Declare,
+    Expression,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Region,
+    Statement,
+    Store,
+)
+
+__all__ = ["BarrierPlan", "plan_barriers"]
+
+_BUFFERS = ""
+"""Stands for the memory of all buffers; no array has this name."""
+
+
+@attrs.frozen
+class BarrierPlan:
+    """The statements that need a barrier, by identity.
+
+    Attributes:
+        before: ahead of the statement, its conditions and bounds.
+        within: between a region's limit and its body.
+    """
+
+    before: frozenset[int]
+    within: frozenset[int]
+
+    def stands_before(self, statement: Statement) -> bool:
+        """Whether all threads meet ahead of the statement."""
+        return id(statement) in self.before
+
+    def stands_within(self, region: Region) -> bool:
+        """Whether all threads meet between the region's limit and its body."""
+        return id(region) in self.within
+
+
+def plan_barriers(kernel: Kernel) -> BarrierPlan:
+    """The barriers of a kernel."""
+    planner = _Planner({array.name for array in kernel.shared})
+    planner.body(kernel.body, _Touched())
+    return BarrierPlan(frozenset(planner.before), frozenset(planner.within))
+
+
+@attrs.frozen
+class _Touched:
+    """What threads may have read and written since they last met."""
+
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Touched) -> _Touched:
+        return _Touched(self.reads | other.reads, self.writes | other.writes)
+
+    def conflicts(self, later: _Touched) -> bool:
+        return bool(
+            self.writes & (later.reads | later.writes) or self.reads & later.writes
+        )
+
+
+class _Planner:
+    def __init__(self, shared: set[str]) -> None:
+        self._shared = shared
+        self.before: set[int] = set()
+        self.within: set[int] = set()
+
+    def body(self, body: Iterable[Statement], touched: _Touched) -> _Touched:
+        """Go through uniform code; what is touched at its end."""
+        for statement in body:
+            touched = self._statement(statement, touched)
+        return touched
+
+    def _statement(self, statement: Statement, touched: _Touched) -> _Touched:
+        head = self._reads(_expressions(statement))
+        touched = self._meet(statement, touched, head, self.before)
+        match statement:
+            case If():
+                then = self.body(statement.then, touched)
+                return then | self.body(statement.otherwise, touched)
+            case For():
+                while True:  # ends: `touched` only grows, and there are few arrays
+                    after = self.body(statement.body, touched)
+                    if after | touched == touched:
+                        return touched
+                    touched |= after
+            case Region():
+                inside = self._inside(statement.body)
+                return self._meet(statement, touched, inside, self.within)
+            case _:
+                return touched
+
+    def _meet(
+        self,
+        statement: Statement,
+        touched: _Touched,
+        next_: _Touched,
+        where: set[int],
+    ) -> _Touched:
+        if not touched.conflicts(next_):
+            return touched | next_
+        where.add(id(statement))
+        return next_
+
+    def _inside(self, body: Iterable[Statement]) -> _Touched:
+        """All that the threads of a region touch."""
+        touched = _Touched()
+        for statement in body:
+            touched |= self._reads(_expressions(statement))
+            match statement:
+                case Store(array=array):
+                    touched |= _Touched(writes=frozenset({self._piece(array)}))
+                case If():
+                    touched |= self._inside(statement.then)
+                    touched |= self._inside(statement.otherwise)
+                case For():
+                    touched |= self._inside(statement.body)
+                case _:
+                    pass
+        return touched
+
+    def _reads(self, expressions: Iterable[Expression]) -> _Touched:
+        arrays = (
+            self._piece(part.array)
+            for expression in expressions
+            for part in expression.walk()
+            if isinstance(part, Load)
+        )
+        return _Touched(reads=frozenset(arrays))
+
+    def _piece(self, array: str) -> str:
+        return array if array in self._shared else _BUFFERS
+
+
+def _expressions(statement: Statement) -> list[Expression]:
+    """What a statement evaluates itself, without the statements in it."""
+    match statement:
+        case Let() | Declare() | Assign():
+            return [statement.value]
+        case Store():
+            return [statement.index, statement.value]
+        case If() | Assert():
+            return [statement.condition]
+        case For():
+            return [statement.begin, statement.end]
+        case Region(limit=limit):
+            return [] if limit is None else [limit]
+        case _:
+            raise AssertionError(f"no rule for {type(statement).__name__}")
