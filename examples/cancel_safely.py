@@ -6,14 +6,15 @@ import numpy as np
 import accy_async
 from accy_async import DType, ScalarArgument
 from accy_async.compiler.kernels import scan_pipeline
-from accy_async.compiler.kernels.catalogue import cpu_registry
+from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.pipeline import PipelineLaunch
 
 
 async def main() -> None:
     values = np.ones(20_000_000, np.float32)
-    pipeline, registry = scan_pipeline(DType.F32), cpu_registry()
+    pipeline = scan_pipeline(DType.F32)
     async with accy_async.open_session(grace=5.0) as session:
+        registry = library_registry(session.backend.default_format)
         source = await session.upload(values)
         result = session.allocate(values.shape, DType.F32)
         async with await session.load_pipeline(pipeline, registry) as pool:

@@ -5,8 +5,9 @@ import numpy as np
 
 import accy_async
 from accy_async import DType, ScalarArgument, Session
+from accy_async.artifact import KernelCallRegistry
 from accy_async.compiler.kernels import reference_scan, scan_pipeline
-from accy_async.compiler.kernels.catalogue import cpu_registry
+from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.pipeline import (
     PipelineArtifactPool,
     PipelineLaunch,
@@ -14,11 +15,13 @@ from accy_async.pipeline import (
 )
 
 PIPELINE = scan_pipeline(DType.I32)
-REGISTRY = cpu_registry(dtype=DType.I32)
 
 
 async def scan_on_a_stream(
-    session: Session, pool: PipelineArtifactPool, number: int
+    session: Session,
+    pool: PipelineArtifactPool,
+    registry: KernelCallRegistry,
+    number: int,
 ) -> None:
     values = np.arange(number, number + 50_000, dtype=np.int32)
     length = (ScalarArgument.u32(len(values)),)
@@ -31,7 +34,7 @@ async def scan_on_a_stream(
         async with scratch:
             launch = PipelineLaunch(
                 pipeline=PIPELINE,
-                registry=REGISTRY,
+                registry=registry,
                 format=pool.format,
                 operands=(source.binding("read_only"),),
                 results=(result.binding("write_only"),),
@@ -49,12 +52,13 @@ async def scan_on_a_stream(
 
 async def main() -> None:
     async with accy_async.open_session(max_streams=3) as session:
+        registry = library_registry(session.backend.default_format, dtype=DType.I32)
         async with (
-            await session.load_pipeline(PIPELINE, REGISTRY) as pool,
+            await session.load_pipeline(PIPELINE, registry) as pool,
             anyio.create_task_group() as group,
         ):
             for number in range(8):
-                group.start_soon(scan_on_a_stream, session, pool, number)
+                group.start_soon(scan_on_a_stream, session, pool, registry, number)
         print(session.statistics())
 
 

@@ -5,17 +5,17 @@ import numpy as np
 import accy_async
 from accy_async import DType, ScalarArgument
 from accy_async.compiler.kernels import reference_scan, scan_pipeline
-from accy_async.compiler.kernels.catalogue import cpu_registry
+from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.pipeline import PipelineLaunch
 
 
 async def main() -> None:
     values = np.random.default_rng(1).standard_normal(100_000, dtype=np.float32)
     pipeline = scan_pipeline(DType.F32)
-    registry = cpu_registry()  # compiles the library, once in a process
-
     async with accy_async.open_session() as session:
         print(session)
+        # Compiles the library for the device, once in a process.
+        registry = library_registry(session.backend.default_format)
         source = await session.upload(values)
         result = session.allocate(values.shape, DType.F32)
         async with await session.load_pipeline(pipeline, registry) as pool:

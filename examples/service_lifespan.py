@@ -10,10 +10,10 @@ import numpy as np
 import accy_async
 from accy_async import DType, ScalarArgument
 from accy_async.compiler.kernels import scan_pipeline
-from accy_async.compiler.kernels.catalogue import cpu_registry
+from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.pipeline import PipelineLaunch
 
-PIPELINE, REGISTRY = scan_pipeline(DType.F32), cpu_registry()
+PIPELINE = scan_pipeline(DType.F32)
 
 
 async def app(scope, receive, send):  # noqa: ANN001, ANN201 - ASGI's own shape
@@ -35,10 +35,12 @@ async def app(scope, receive, send):  # noqa: ANN001, ANN201 - ASGI's own shape
 
 async def scan(session, stream, repeat):  # noqa: ANN001, ANN201
     ones = np.ones(1 << 20, np.float32)
+    # Compiled for the first request, remembered for all others.
+    registry = library_registry(session.backend.default_format)
     with await session.upload(ones, stream=stream) as values:  # freed at the end
         launch = PipelineLaunch(
             pipeline=PIPELINE,
-            registry=REGISTRY,
+            registry=registry,
             format=session.backend.default_format,
             operands=(values.binding(),),
             results=(values.binding(),),
