@@ -1,0 +1,139 @@
+"""Launching pipelines, and running graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+
+from accy_async.backends.cleanup import raise_together
+from accy_async.graph.options import LaunchOptions
+from accy_async.observe.protocol import phase
+from accy_async.pipeline.launch import PipelineLaunch, launch_pipeline
+from accy_async.pipeline.pool import PipelineArtifactPool, load_pipeline_artifacts
+
+if TYPE_CHECKING:
+    from accy_async.artifact.entry import KernelCallRegistry
+    from accy_async.artifact.formats import ArtifactFormat
+    from accy_async.graph.outcome import RunStatistics
+    from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.prepared import Binding
+    from accy_async.graph.run import Run
+    from accy_async.observe.protocol import Observer
+    from accy_async.pipeline.model import KernelCallPipeline
+
+from accy_async.session.core import InFlight, SessionCore
+
+__all__ = ["SessionLaunches"]
+
+
+class SessionLaunches(SessionCore):
+    """The pipelines and graphs of a session."""
+
+    async def load_pipeline(
+        self,
+        pipeline: KernelCallPipeline,
+        registry: KernelCallRegistry,
+        format: ArtifactFormat | str | None = None,
+    ) -> PipelineArtifactPool:
+        """Load a pipeline's kernels; see `load_pipeline_artifacts`.
+
+        The format is the device's own if left out. The pool can be closed early;
+        the session destroys its kernels at the latest.
+
+        Raises:
+            SessionClosed: the session is not open.
+        """
+        self._check("load_pipeline")
+        with phase(self.observer, "load", pipeline.target):
+            return await load_pipeline_artifacts(
+                self.backend, pipeline, registry, format or self.backend.default_format
+            )
+
+    async def launch_pipeline(self, request: PipelineLaunch) -> None:
+        """Run a pipeline once; see `accy_async.pipeline.launch_pipeline`.
+
+        Awaits, before anything else, that fewer than ``max_in_flight`` launches
+        are in flight.
+
+        Raises:
+            SessionClosed: the session is not open.
+
+        Cancellation: while waiting for a place, nothing has happened.
+        """
+        self._check("launch_pipeline")
+        await self._wait_for_place()
+        self._launch_count += 1
+        in_flight = InFlight()
+        self._in_flight.append(in_flight)
+        try:
+            await launch_pipeline(self.backend, request, grace_s=self.grace_s)
+        except BaseException:
+            in_flight.finish(None)
+            raise
+        is_awaited = request.artifacts is None or request.intermediates is None
+        in_flight.finish(None if is_awaited else self.backend.mark(request.stream))
+
+    def start(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding] | None = None,
+        options: LaunchOptions | None = None,
+        *,
+        observer: Observer | None = None,
+    ) -> Run:
+        """Start a run of a plan. Sync: it is checked now, and submitted in a task.
+
+        Args:
+            plan: what to run.
+            bindings: an array or buffer for each slot that is not scratch, a
+                numpy array for each host slot, an event for each external one.
+            options: how this run differs from the plain one.
+            observer: told of every node; the session's own if left out.
+
+        Raises:
+            LaunchArgumentMismatch: bindings or options do not fit the plan.
+            InvalidType: a binding cannot be one.
+            SessionClosed: the session is not open.
+        """
+        self._check("start")
+        assert self._group is not None
+        return self._runs.start(
+            self._group,
+            plan,
+            bindings,
+            options or LaunchOptions(),
+            observer or self.observer,
+        )
+
+    async def run(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding] | None = None,
+        options: LaunchOptions | None = None,
+        *,
+        observer: Observer | None = None,
+    ) -> RunStatistics:
+        """Run a plan, and return when all of it is done.
+
+        `start` and ``await``, tied together: so that `anyio.fail_after` and
+        `anyio.move_on_after` around it stop the run itself.
+
+        Raises:
+            ExceptionGroup: everything that failed in the run.
+            LaunchArgumentMismatch, InvalidType, SessionClosed: as for `start`.
+
+        Cancellation: cancels the run, and returns once it is over: within the
+            grace, or with a `GraceExpired` in an ExceptionGroup.
+        """
+        run = self.start(plan, bindings, options, observer=observer)
+        try:
+            return await run
+        except anyio.get_cancelled_exc_class() as cancelled:
+            run.cancel()
+            with anyio.CancelScope(shield=True):
+                await run.wait_over()
+            raise_together(f"run {run.name!r}", cancelled, run.cleanup_errors())
+            raise

@@ -1,0 +1,201 @@
+"""Opening a session, and leaving it whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+
+from accy_async.backends.base import DEFAULT_GRACE_S, Backend, SettleTimeout
+from accy_async.backends.catalogue import open_backend
+from accy_async.backends.cleanup import overtake, raise_together
+from accy_async.backends.completion import run_abandonable
+from accy_async.errors import (
+    GraceExpired,
+    InvalidType,
+    InvalidValue,
+)
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from accy_async.observe.protocol import Observer
+
+from accy_async.session.arrays import SessionArrays
+from accy_async.session.launches import SessionLaunches
+from accy_async.session.streams import SessionStreams
+
+__all__ = ["DEFAULT_MAX_IN_FLIGHT", "Session", "open_session"]
+
+_LEAST_SETTLE_S = 0.02
+"""What is idle has the time to say so, however long the runs took to stop."""
+
+_OPENED_AT_ONCE = frozenset({"cpu", "recording"})
+
+DEFAULT_MAX_IN_FLIGHT = 512
+"""Pipeline launches in flight: half of the depth (1024) at which a CUDA launch
+queue begins to block its caller."""
+
+
+@asynccontextmanager
+async def open_session(
+    backend: str | Backend = "auto",
+    *,
+    grace: float | None = None,
+    max_streams: int | None = None,
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    observer: Observer | None = None,
+) -> AsyncIterator[Session]:
+    """Open a session on a device, and close it on the way out.
+
+    Leaving the block in any way awaits the work in flight for ``grace`` seconds
+    at most and destroys every object made in it, newest first. What the device
+    still uses then is left to the reaper, and the block ends with a
+    `GraceExpired` that names it. A caller's own backend stays open, without
+    what was made on it during the session.
+
+    Args:
+        backend: ``"auto"`` (the best here), a backend's name, or an open backend.
+        grace: how long cleanup may wait for the device, in seconds; 5 if left
+            out, a caller's own backend's if that is given.
+        max_streams: how many streams the pool opens at most; as many as the
+            device makes use of if left out.
+        max_in_flight: pipeline launches in flight before `Session.launch_pipeline`
+            waits for the oldest; and operations that all graph runs together may
+            have in flight.
+        observer: told of every run, load, upload and download; None costs nothing.
+
+    Raises:
+        InvalidValue: no such backend, or a number out of range.
+        BackendUnavailable: it cannot run here.
+        DeviceError: on leaving: work that nobody awaited failed.
+        ExceptionGroup: the block and its cleanup failed, or the cleanup failed
+            in several ways or under a cancellation.
+
+    Cancellation: an ordinary exit; the cleanup is shielded, for the grace.
+    """
+    _check_number("grace", grace, 0.0)
+    _check_number("max_streams", max_streams, 1)
+    _check_number("max_in_flight", max_in_flight, 1)
+    is_owned = not isinstance(backend, Backend)
+    if isinstance(backend, Backend):
+        device = backend
+    elif backend in _OPENED_AT_ONCE:
+        device = open_backend(backend, grace_s=DEFAULT_GRACE_S)
+    else:  # a driver may take its time
+        device = await run_abandonable(
+            lambda: open_backend(backend, grace_s=DEFAULT_GRACE_S),
+            lambda late: late.close(),
+            name=f"open {backend}",
+        )
+    session = Session(
+        device,
+        is_owned=is_owned,
+        grace_s=device.grace_s if grace is None else grace,
+        max_streams=max_streams or device.capabilities.max_streams,
+        max_in_flight=max_in_flight,
+        observer=observer,
+    )
+    primary: BaseException | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            session._begin(tasks)  # noqa: SLF001 - opened here, left here
+            try:
+                await anyio.lowlevel.checkpoint()
+                yield session
+            except BaseException as error:  # noqa: BLE001 - _leave raises it
+                primary = error
+            with anyio.CancelScope(shield=True):
+                await session._stop_runs()  # noqa: SLF001
+    except BaseExceptionGroup as group:
+        # Nothing but an interrupt ends the session's own group: it is no group.
+        primary = primary or group.exceptions[0]
+    except BaseException as error:  # noqa: BLE001 - as above
+        primary = primary or error
+    await session._leave(primary)  # noqa: SLF001
+
+
+class Session(SessionStreams, SessionArrays, SessionLaunches):
+    """A device and what was made on it; `open_session` makes one.
+
+    Attributes:
+        backend: the device, for calls that the session does not wrap. What is
+            made on it is the session's too.
+        grace_s: how long cleanup may wait for the device, in seconds.
+        max_streams: how many streams the pool opens at most.
+        max_in_flight: pipeline launches in flight at most.
+        observer: told of what happens, unless a call names another.
+    """
+
+    def _begin(self, group: TaskGroup) -> None:
+        self._group = group
+
+    async def _stop_runs(self) -> None:
+        """Cancel what runs, and wait for it: each run ends within the grace."""
+        self._state = "draining"
+        self._left_at = anyio.current_time()
+        self._runs.cancel_all()
+        await self._runs.wait_all()
+
+    async def _leave(self, primary: BaseException | None) -> None:
+        self._state = "draining"
+        backend = self.backend
+        settled: Exception | None = None
+        errors: list[Exception] = []
+        held_before = set(backend.reaper.held())
+        interrupt: BaseException | None = None
+        try:
+            if backend.is_healthy:
+                # One grace for all of the leaving, runs included.
+                left_s = self._left_at + self.grace_s - anyio.current_time()
+                settled = await backend.settle(
+                    backend.wait_open_streams, max(left_s, _LEAST_SETTLE_S)
+                )
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interrupt = error
+        late = self._destroy_everything(errors)
+        interrupt = interrupt or late
+        self._state = "closed"
+        backend.grace_s = self._outer_grace_s
+        held = [name for name in backend.reaper.held() if name not in held_before]
+        if held:
+            errors.insert(0, GraceExpired("the session", self.grace_s, held))
+        if settled is not None and not isinstance(settled, SettleTimeout):
+            errors.insert(0, settled)
+        errors += self._runs.unobserved_errors()
+        if settled is None and (lost := backend.untold_loss()) is not None:
+            errors.insert(0, lost)
+        if interrupt is not None:
+            primary = overtake(primary, interrupt, errors)
+        raise_together("the session", primary, errors)
+
+    def _destroy_everything(self, errors: list[Exception]) -> BaseException | None:
+        """Destroy what is left; returns the interrupt that came between, if one did."""
+        closing: list[Callable[[], object]] = [
+            lambda: self.backend.destroy_since(self._first_id)
+        ]
+        if self._is_owned:
+            closing.append(self.backend.close)
+        interrupt: BaseException | None = None
+        for close in closing:
+            try:
+                close()
+            except ExceptionGroup as group:
+                errors.extend(group.exceptions)
+            except BaseException as error:  # noqa: BLE001 - raised by the caller
+                interrupt = interrupt or error
+        return interrupt
+
+
+def _check_number(name: str, value: float | None, minimum: float) -> None:
+    field = f"open_session.{name}"
+    expected = f"a number of at least {minimum:g}, or None"
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidType(field, value, expected)
+    if not value >= minimum:
+        raise InvalidValue(field, value, expected)
