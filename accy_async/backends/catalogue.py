@@ -11,7 +11,7 @@ from accy_async.errors import AccyError, BackendUnavailable, InvalidValue
 
 __all__ = ["BACKEND_NAMES", "BackendStatus", "backend_statuses", "open_backend"]
 
-_PREFERENCE = ("cpu",)
+_PREFERENCE = ("cuda", "cpu")
 """What ``auto`` tries, best first."""
 
 BACKEND_NAMES = ("auto", *_PREFERENCE, "recording")

@@ -143,7 +143,7 @@ def demo(
 def _check_backend(name: str) -> None:
     if name in BACKEND_NAMES:
         return
-    if name in ("cuda", "vulkan"):
+    if name == "vulkan":
         raise BackendUnavailable(f"--backend {name}: {NOT_IN_THIS_VERSION}")
     raise UsageError(f"--backend {name}: there are {', '.join(BACKEND_NAMES)}")
 

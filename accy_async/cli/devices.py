@@ -57,7 +57,7 @@ def device_rows() -> list[DeviceRow]:
             reason=NOT_IN_THIS_VERSION,
             found=findings(),
         )
-        for name, findings in (("cuda", cuda_findings), ("vulkan", vulkan_findings))
+        for name, findings in (("vulkan", vulkan_findings),)
         if name not in {row.backend for row in rows}
     ]
     recording = open_backend("recording")
@@ -75,10 +75,12 @@ def device_rows() -> list[DeviceRow]:
 
 
 def _row(status: BackendStatus) -> DeviceRow:
+    is_missing = status.name == "cuda" and not status.is_available
     return DeviceRow(
         backend=status.name,
         is_available=status.is_available,
         reason=status.reason,
+        found=cuda_findings() if is_missing else (),
         capabilities=status.capabilities,
     )
 

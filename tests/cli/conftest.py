@@ -27,6 +27,14 @@ class Ended:
         return found
 
 
+@pytest.fixture
+def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the CUDA driver, as on a machine that has none."""
+    from accy_async.backends.cuda import driver
+
+    monkeypatch.setattr(driver, "_has_library", lambda: False)
+
+
 Run = Callable[..., Ended]
 
 

@@ -78,11 +78,18 @@ def test_wrong_usage_is_a_document_where_that_is_wanted(run: Run) -> None:
     assert "abacus" in ended.document["error"]["message"]
 
 
-@pytest.mark.parametrize("backend", ["cuda", "vulkan"])
-def test_backend_of_a_later_version_is_exit_code_3(run: Run, backend: str) -> None:
-    ended = run("demo", "--backend", backend)
+def test_backend_of_a_later_version_is_exit_code_3(run: Run) -> None:
+    ended = run("demo", "--backend", "vulkan")
     assert ended.code == ExitCode.NO_BACKEND
     assert "not in this version" in ended.err
+
+
+def test_backend_whose_driver_is_missing_is_exit_code_3(
+    run: Run, without_cuda: None
+) -> None:
+    ended = run("demo", "--backend", "cuda")
+    assert ended.code == ExitCode.NO_BACKEND
+    assert "no NVIDIA driver is installed" in ended.err
 
 
 @pytest.mark.parametrize(

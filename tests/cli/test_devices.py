@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from accy_async.backends.catalogue import BackendStatus
+import pytest
+
+from accy_async.backends.catalogue import BackendStatus, open_backend
 from accy_async.cli import devices as devices_module
 from accy_async.cli.drivers import cuda_findings, vulkan_findings
 from accy_async.cli.exits import ExitCode
 from tests.cli.conftest import Run
 
-if TYPE_CHECKING:
-    import pytest
-
 
 def test_devices_lists_every_backend(run: Run) -> None:
     ended = run("devices")
     assert ended.code == 0
-    for words in ("cpu", "cuda", "vulkan", "recording", "auto takes: cpu"):
+    for words in ("cpu", "cuda", "vulkan", "recording", "auto takes: "):
         assert words in ended.out
 
 
@@ -26,16 +24,49 @@ def test_devices_document(run: Run) -> None:
     """One JSON document with a row for each backend, and nothing else."""
     ended = run("devices", "--json")
     document = ended.document
-    assert document["auto"] == "cpu"
+    assert document["auto"] in ("cuda", "cpu")
     rows = {row["backend"]: row for row in document["backends"]}
-    assert list(rows) == ["cpu", "cuda", "vulkan", "recording"]
+    assert list(rows) == ["cuda", "cpu", "vulkan", "recording"]
     assert rows["cpu"]["is_available"]
     assert rows["cpu"]["device"]["compute_units"] >= 1
     assert "cpu_object" in rows["cpu"]["device"]["formats"]
     assert not rows["recording"]["is_device"]
-    for name in ("cuda", "vulkan"):
-        assert not rows[name]["is_available"]
-        assert rows[name]["reason"] == devices_module.NOT_IN_THIS_VERSION
+    assert not rows["vulkan"]["is_available"]
+    assert rows["vulkan"]["reason"] == devices_module.NOT_IN_THIS_VERSION
+
+
+@pytest.mark.gpu
+def test_gpu_is_what_auto_takes(run: Run) -> None:
+    document = run("devices", "--json").document
+    assert document["auto"] == "cuda"
+    rows = {row["backend"]: row for row in document["backends"]}
+    assert rows["cuda"]["is_available"]
+    assert rows["cuda"]["device"]["vendor"] == "NVIDIA"
+    assert "cuda_ptx" in rows["cuda"]["device"]["formats"]
+    assert rows["cuda"]["device"]["name"] in run("devices").out
+
+
+def test_missing_gpu_says_so_and_what_was_found(
+    run: Run, monkeypatch: pytest.MonkeyPatch, without_cuda: None
+) -> None:
+    monkeypatch.setattr(devices_module, "cuda_findings", lambda: ("devices: nvidia0",))
+    ended = run("devices", "--json")
+    rows = {row["backend"]: row for row in ended.document["backends"]}
+    assert not rows["cuda"]["is_available"]
+    assert "no NVIDIA driver is installed" in rows["cuda"]["reason"]
+    assert rows["cuda"]["found"] == ["devices: nvidia0"]
+    assert ended.document["auto"] == "cpu"
+    assert ended.err == ""
+
+
+def test_auto_falls_back_to_the_cpu_without_a_driver(
+    capfd: pytest.CaptureFixture[str], without_cuda: None
+) -> None:
+    """Without a word: nothing is wrong with a machine that has no GPU."""
+    backend = open_backend("auto")
+    assert str(backend.kind) == "cpu"
+    backend.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_nothing_that_can_run_is_exit_code_3(

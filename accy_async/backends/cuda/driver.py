@@ -7,6 +7,8 @@ module initialises nothing; `load_driver` does.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +32,9 @@ STICKY_CODES = frozenset({214, 220, 226, 700, 702, 709, *range(710, 721), 999})
 the process in an inconsistent state")."""
 
 
+_NO_LIBRARY = "cuda: no NVIDIA driver is installed here (libcuda was not found)"
+
+
 class DriverError(DeviceError):
     """The CUDA driver refused a call; ``code`` is its CUresult."""
 
@@ -41,6 +46,9 @@ def load_driver() -> ModuleType:
         BackendUnavailable: the bindings or the driver are missing, or there is no
             device; the message says what to do.
     """
+    # Looked for first: importing the bindings takes longer than all the rest.
+    if not _has_library():
+        raise BackendUnavailable(_NO_LIBRARY)
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -50,15 +58,21 @@ def load_driver() -> ModuleType:
     try:
         (result,) = driver.cuInit(0)
     except RuntimeError as error:
-        raise BackendUnavailable(
-            "cuda: no NVIDIA driver is installed here (libcuda was not found)"
-        ) from error
+        raise BackendUnavailable(_NO_LIBRARY) from error
     if int(result) == 100:
         raise BackendUnavailable("cuda: the driver finds no device")
     if int(result) != 0:
         raise BackendUnavailable(f"cuda: {_describe(driver, result)}")
     module: ModuleType = driver
     return module
+
+
+def _has_library() -> bool:
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def check(driver: Any, answer: tuple[Any, ...], call: str) -> Any:  # noqa: ANN401 - bindings are untyped

@@ -143,10 +143,10 @@ async def run_demo(options: DemoOptions, watcher: Watcher) -> DemoOutcome:
 
 
 def _compile(source: Source, session: Session) -> KernelCallRegistry:
-    from accy_async.compiler.kernels.catalogue import cpu_registry
+    from accy_async.compiler.kernels.catalogue import library_registry
 
     pipeline = scan_pipeline(source.dtype)
-    return cpu_registry(
+    return library_registry(
         session.backend.default_format,
         dtype=source.dtype,
         targets=[stage.target for stage in pipeline.stages],

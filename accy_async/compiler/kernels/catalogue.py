@@ -18,7 +18,8 @@ from accy_async.artifact.geometry import (
     RuntimeCeilDiv,
 )
 from accy_async.artifact.native.host import host_level
-from accy_async.compiler.emit import compile_cpu
+from accy_async.compiler.emit import DEFAULT_PTX_TARGET, compile_cpu, compile_ptx
+from accy_async.compiler.form import Kernel
 from accy_async.compiler.kernels.elementwise import (
     ARITHMETIC_DTYPES,
     add,
@@ -37,7 +38,21 @@ from accy_async.compiler.kernels.scan import (
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue, UnsupportedOperation
 
-__all__ = ["LIBRARY_VERSION", "cpu_registry", "library_entries", "library_kernels"]
+__all__ = [
+    "LIBRARY_VERSION",
+    "cpu_registry",
+    "cuda_registry",
+    "library_entries",
+    "library_kernels",
+    "library_registry",
+]
+
+_FORMATS = (
+    ArtifactFormat.CPU_MACHINE_CODE,
+    ArtifactFormat.CPU_OBJECT,
+    ArtifactFormat.CUDA_PTX,
+)
+"""What the library is compiled to."""
 
 
 @functools.cache
@@ -61,38 +76,58 @@ def library_entries(
     """Registry entries with their code.
 
     Args:
-        format: a CPU format.
+        format: a CPU format, or CUDA's PTX.
         dtype: the element type of all the kernels.
         targets: the names wanted; None is all that the dtype has.
-        level: the instruction-set level; None is this host's.
+        level: what the code may use at least: a CPU's instruction-set level, or a
+            GPU's architecture as ``"sm_80"``. None is this host's level, or an
+            architecture that all newer ones run too.
 
     Returns:
         Entries whose runtime scalars are the kernel's scalars: the element count
         first, which the grid follows from.
 
     Raises:
-        UnsupportedOperation: no CPU format.
+        UnsupportedOperation: the library has no such format.
         InvalidValue: a target the dtype has not got, or an unknown level.
 
     Compiles what was not asked for before, some 40 ms a kernel: call it in a
     worker thread.
     """
     wanted = artifact_format(format)
-    if wanted.backend is not BackendKind.CPU:
+    if wanted not in _FORMATS:
         raise UnsupportedOperation(
-            f"the CPU kernel library has no {wanted}, only "
-            f"{ArtifactFormat.CPU_MACHINE_CODE} and {ArtifactFormat.CPU_OBJECT}"
+            f"the kernel library has no {wanted}, only "
+            + ", ".join(str(format) for format in _FORMATS)
         )
     kernels = library_kernels(dtype)
     known = [kernel.target for kernel in kernels]
     for target in targets or ():
         if target not in known:
             raise InvalidValue("targets", target, "one of " + ", ".join(known))
-    level = host_level() if level is None else level
+    if level is None:
+        is_cpu = wanted.backend is BackendKind.CPU
+        level = host_level() if is_cpu else DEFAULT_PTX_TARGET
     return tuple(
         _entry(kernel, wanted, level)
         for kernel in kernels
         if targets is None or kernel.target in targets
+    )
+
+
+def library_registry(
+    format: ArtifactFormat | str = ArtifactFormat.CPU_MACHINE_CODE,
+    *,
+    dtype: DType = DType.F32,
+    targets: Collection[str] | None = None,
+    level: str | None = None,
+) -> KernelCallRegistry:
+    """A registry of `library_entries`, with the same arguments and errors.
+
+    With ``backend.default_format`` it is one that the backend takes.
+    """
+    return KernelCallRegistry(
+        library_entries(format, dtype=dtype, targets=targets, level=level)
     )
 
 
@@ -103,10 +138,30 @@ def cpu_registry(
     targets: Collection[str] | None = None,
     level: str | None = None,
 ) -> KernelCallRegistry:
-    """A registry of `library_entries`, with the same arguments and errors."""
-    return KernelCallRegistry(
-        library_entries(format, dtype=dtype, targets=targets, level=level)
+    """`library_registry` for CPUs."""
+    return library_registry(
+        _of_backend(format, BackendKind.CPU), dtype=dtype, targets=targets, level=level
     )
+
+
+def cuda_registry(
+    format: ArtifactFormat | str = ArtifactFormat.CUDA_PTX,
+    *,
+    dtype: DType = DType.F32,
+    targets: Collection[str] | None = None,
+    level: str | None = None,
+) -> KernelCallRegistry:
+    """`library_registry` for NVIDIA GPUs."""
+    return library_registry(
+        _of_backend(format, BackendKind.CUDA), dtype=dtype, targets=targets, level=level
+    )
+
+
+def _of_backend(format: ArtifactFormat | str, backend: BackendKind) -> ArtifactFormat:
+    wanted = artifact_format(format)
+    if wanted.backend is not backend:
+        raise UnsupportedOperation(f"{wanted} is no format of {backend}")
+    return wanted
 
 
 @functools.cache
@@ -120,11 +175,17 @@ def _entry(
         format=format,
         entry_name=kernel.name,
         argument_count=len(kernel.buffers) + len(kernel.scalars),
-        payload=compile_cpu([kernel], format=format.value, level=level),
+        payload=_payload(kernel, format, level),
         launch=_launch(library),
         runtime_scalar_argument_count=len(kernel.scalars),
         required_dtypes=frozenset(buffer.dtype for buffer in kernel.buffers),
     )
+
+
+def _payload(kernel: Kernel, format: ArtifactFormat, level: str) -> bytes | str:
+    if format is ArtifactFormat.CUDA_PTX:
+        return compile_ptx([kernel], target=level)
+    return compile_cpu([kernel], format=format.value, level=level)
 
 
 def _launch(library: LibraryKernel) -> KernelCallLaunch:
