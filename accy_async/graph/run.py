@@ -187,7 +187,10 @@ class Run:
 
     def unobserved_error(self) -> Exception | None:
         """What the run failed with, if nobody has awaited or cancelled it."""
-        return None if self._is_observed or not self.is_done else self._outcome()
+        if self._is_observed or not self.is_done:
+            return None
+        error = self._outcome()
+        return None if isinstance(error, RunCancelled) else error
 
     def told_outcome(self) -> tuple[State, BaseException | None]:
         """The outcome in an observer's words."""
