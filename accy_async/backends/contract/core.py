@@ -8,24 +8,10 @@ import weakref
 from typing import ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
-from accy_async.backends.handles import (
-    Handle,
-    ObjectKind,
-    StreamHandle,
-)
+from accy_async.backends.handles import Handle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import BackendHooks, StreamState
-from accy_async.backends.lifetimes import (
-    Reaper,
-    Resource,
-    ResourceTable,
-    Timeline,
-)
-from accy_async.errors import (
-    DeviceError,
-    DeviceLost,
-    ForkedProcess,
-    SessionClosed,
-)
+from accy_async.backends.lifetimes import Reaper, Resource, ResourceTable, Timeline
+from accy_async.errors import DeviceError, DeviceLost, ForkedProcess, SessionClosed
 
 __all__ = ["DEFAULT_GRACE_S", "BackendCore", "SettleTimeout", "advance"]
 
@@ -60,6 +46,8 @@ class BackendCore(BackendHooks):
         self._lock = threading.RLock()
         self._table = ResourceTable(kind, self._free)
         self._reaper = Reaper(self._table)
+        # Living streams once more, as every submission looks one up.
+        self._streams_by_id: dict[int, StreamState] = {}
         self._default = self._open_stream(0, "the default stream")
         self._lost: DeviceLost | None = None
         self._is_loss_told = False
@@ -112,7 +100,11 @@ class BackendCore(BackendHooks):
     def _stream(self, stream: StreamHandle | None) -> StreamState:
         if stream is None:
             return self._default
-        return self._table.get(stream).payload  # type: ignore[return-value]
+        state = self._streams_by_id.get(stream.id)
+        if state is None or stream.backend is not self.kind:
+            self._table.get(stream)  # says what is wrong with it
+            assert state is not None
+        return state
 
     def _timelines(self) -> list[Timeline]:
         streams = [

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from accy_async.backends.handles import (
-    StreamHandle,
-)
+from accy_async.backends.handles import StreamHandle
 from accy_async.backends.launch import PreparedLaunch
-from accy_async.backends.lifetimes import (
-    refuse_destroyed,
-)
+from accy_async.backends.lifetimes import refuse_destroyed
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard

@@ -14,14 +14,8 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.hostmemory import host_bytes
-from accy_async.backends.lifetimes import (
-    Resource,
-)
-from accy_async.errors import (
-    InvalidBuffer,
-    OutOfMemory,
-    ReadBufferDestinationTooSmall,
-)
+from accy_async.backends.lifetimes import Resource
+from accy_async.errors import InvalidBuffer, OutOfMemory, ReadBufferDestinationTooSmall
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from accy_async.backends.contract.core import BackendCore
-from accy_async.backends.handles import (
-    Handle,
-)
-from accy_async.backends.lifetimes import (
-    Reaper,
-)
-from accy_async.errors import (
-    DeviceLost,
-)
+from accy_async.backends.handles import Handle, StreamHandle
+from accy_async.backends.lifetimes import Reaper
+from accy_async.errors import DeviceLost
 
 __all__ = ["Ownership"]
 
@@ -34,7 +28,10 @@ class Ownership(BackendCore):
         # Between a call's look-up of the object and its use, which are under the
         # same lock, it must not go.
         with self._lock:
-            return self._table.destroy(handle)
+            is_freed = self._table.destroy(handle)
+            if isinstance(handle, StreamHandle):
+                self._streams_by_id.pop(handle.id, None)
+        return is_freed
 
     def is_alive(self, handle: Handle) -> bool:
         """True where the handle can be used and destroyed."""

@@ -5,20 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from accy_async.backends.contract.core import BackendCore
-from accy_async.backends.handles import (
-    EventHandle,
-    ObjectKind,
-    StreamHandle,
-)
+from accy_async.backends.handles import EventHandle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import EventState
-from accy_async.backends.lifetimes import (
-    Mark,
-    Resource,
-    Timeline,
-)
-from accy_async.errors import (
-    InvalidEvent,
-)
+from accy_async.backends.lifetimes import Mark, Resource, Timeline
+from accy_async.errors import InvalidEvent
 
 __all__ = ["Streams", "mark_of"]
 
@@ -45,6 +35,7 @@ class Streams(BackendCore):
         resource = self._table.add(
             ObjectKind.STREAM, make_handle, state, timeline=state.timeline
         )
+        self._streams_by_id[resource.handle.id] = state
         return cast("StreamHandle", self._keep_unless_closed(resource))
 
     def create_event(self, *, timing: bool = False) -> EventHandle:

@@ -54,7 +54,7 @@ class _CudaEvent(EventState):
 class _Arguments:
     """A launch's arguments as the driver takes them, packed once."""
 
-    __slots__ = ("_values", "block", "function", "grid", "pointer", "shared_bytes")
+    __slots__ = ("_values", "launch", "pointer")
 
     def __init__(
         self, kernel: CudaKernel, request: LaunchRequest, addresses: list[int]
@@ -67,10 +67,14 @@ class _Arguments:
         )
         self._values = (values, pointers)
         self.pointer = ctypes.addressof(pointers)
-        self.function = kernel.function
-        self.grid = request.geometry.grid
-        self.block = request.geometry.threadgroup
-        self.shared_bytes = request.geometry.dynamic_shared_memory_bytes
+        geometry = request.geometry
+        # What cuLaunchKernel takes before the stream.
+        self.launch = (
+            kernel.function,
+            *geometry.grid,
+            *geometry.threadgroup,
+            geometry.dynamic_shared_memory_bytes,
+        )
 
 
 class CudaBackend(Backend):
@@ -99,6 +103,8 @@ class CudaBackend(Backend):
     ) -> None:
         self._context = CudaContext(device)
         self._driver = self._context.driver
+        self._current = self._context.current
+        self._launch_kernel = self._driver.cuLaunchKernel
         self._pool = DevicePool(self._context, memory_limit_bytes)
         self._pinned = PinnedPool(self._context)
         self._words, words = self._pinned.take(8 * _WORDS)
@@ -292,21 +298,15 @@ class CudaBackend(Backend):
         guard: Guard | None,
     ) -> None:
         del position, guard
-        packed = cast("_Arguments", prepared.payload)
-        self._context.make_current()
-        (result,) = self._driver.cuLaunchKernel(
-            packed.function,
-            *packed.grid,
-            *packed.block,
-            packed.shared_bytes,
-            cast("_CudaStream", stream).native,
-            packed.pointer,
-            0,
-        )
-        if result != 0:
+        packed: _Arguments = prepared.payload  # type: ignore[assignment]
+        if not hasattr(self._current, "is_set"):
+            self._context.make_current()
+        native = stream.native  # type: ignore[attr-defined]
+        answer = self._launch_kernel(*packed.launch, native, packed.pointer, 0)
+        if answer[0]:
             request = prepared.request
             raise self._blame(
-                result,
+                answer[0],
                 "cuLaunchKernel",
                 stream,
                 kernel=request.artifact.kernel_name,

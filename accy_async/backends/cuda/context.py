@@ -28,12 +28,13 @@ class CudaContext:
         driver: the bindings.
         index: the device's index.
         capabilities: what it is and can do.
+        current: has ``is_set`` on threads where we made the context current.
         driver_version: as the driver counts it, e.g. 13000 for 13.0.
     """
 
     def __init__(self, device: int | str = 0) -> None:
         self.driver: Any = load_driver()
-        self._current = threading.local()
+        self.current = threading.local()
         self._lock = threading.Lock()
         count = self._check(self.driver.cuDeviceGetCount(), "cuDeviceGetCount")
         if count == 0:
@@ -64,15 +65,15 @@ class CudaContext:
 
     def make_current(self) -> None:
         """Make the context current on this thread, unless we did so before."""
-        if getattr(self._current, "is_set", False):
+        if hasattr(self.current, "is_set"):
             return
         self._check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
-        self._current.is_set = True
+        self.current.is_set = True
 
     def make_current_again(self) -> None:
         """The same, though another library may have changed it since."""
         self._check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
-        self._current.is_set = True
+        self.current.is_set = True
 
     def release(self) -> None:
         """Give the context back; nothing of it may be in use any more."""
