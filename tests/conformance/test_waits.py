@@ -249,7 +249,7 @@ def test_completion_for_a_task_whose_loop_was_closed_under_it_is_dropped(
     release()
     anyio.run(backend.wait_stream, stream)
     assert not task.done()
-    monkeypatch.setattr(task, "_log_destroy_pending", False)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
     assert raised == []
 
 
