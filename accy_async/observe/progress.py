@@ -1,5 +1,7 @@
 """Progress bars for long runs.
 
+::
+
     with ProgressObserver() as progress:
         async with open_session(observer=progress) as session:
             ...

@@ -1,9 +1,11 @@
 """Recording every span, in bounded memory.
 
-with SpanRecorder() as recorder:
-    async with open_session(observer=recorder) as session:
-        ...
-save_trace(recorder.trace(), "trace.json")  # opens in ui.perfetto.dev
+::
+
+    with SpanRecorder() as recorder:
+        async with open_session(observer=recorder) as session:
+            ...
+    save_trace(recorder.trace(), "trace.json")  # opens in ui.perfetto.dev
 """
 
 from __future__ import annotations
