@@ -8,8 +8,12 @@ import pytest
 
 from tests.conformance.devices import DEVICES, Device
 
+_MARKS = {"cuda": [pytest.mark.gpu]}
 
-@pytest.fixture(params=sorted(DEVICES))
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=_MARKS.get(name, [])) for name in sorted(DEVICES)]
+)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """A fresh backend with its levers; closed, and its threads ended, afterwards."""
     device = DEVICES[request.param]()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -29,12 +29,22 @@ from accy_async.backends import (
 from accy_async.backends.cpu import CpuBackend
 from accy_async.backends.cpu.memory import CpuMemory
 from accy_async.backends.recording import RecordingBackend
-from accy_async.dtypes import ScalarArgument
+from accy_async.dtypes import DType, ScalarArgument
 from tests.cpu import native
 
-__all__ = ["DEVICES", "CpuDevice", "Device", "RecordingDevice", "join_threads"]
+if TYPE_CHECKING:
+    from accy_async.backends.cuda.timeline import CudaTimeline
 
-THREADS = "accy_async cpu"
+__all__ = [
+    "DEVICES",
+    "CpuDevice",
+    "CudaDevice",
+    "Device",
+    "RecordingDevice",
+    "join_threads",
+]
+
+THREADS = ("accy_async cpu", "accy_async cuda")
 _HOLDS = 8
 _INVENTED = BufferHandle(id=10**6, backend=BackendKind.CPU, byte_size=8)
 
@@ -43,6 +53,12 @@ class Device(ABC):
     """One backend under test."""
 
     executes: bool
+    fails_softly: bool = True
+    """Whether the backend goes on after a kernel has failed."""
+    knows_parameters: bool = True
+    """Whether it knows what parameters a kernel has, and of which dtypes."""
+    opens_after_fork: bool = True
+    """Whether a child process can open a backend of its own."""
     backend: Backend
 
     def __init__(self) -> None:
@@ -51,9 +67,21 @@ class Device(ABC):
 
     def settle_in(self) -> None:
         """Load what later launches need, and count objects from here."""
-        for name in native.SIGNATURES:
-            self._loaded[name] = self.backend.load_artifact(native.artifact(name))
+        for name in self.kernel_names():
+            self._loaded[name] = self.backend.load_artifact(self.artifact(name))
         self._baseline = self.backend.live_objects()
+
+    def kernel_names(self) -> Iterable[str]:
+        """The kernels to load beforehand."""
+        return native.SIGNATURES
+
+    def artifact(self, name: str) -> KernelArtifact:
+        """A kernel that does what `native.SIGNATURES` says of its name."""
+        return native.artifact(name)
+
+    def echo_artifact(self, dtype: DType) -> KernelArtifact:
+        """A kernel that writes its scalar to its buffer's first element."""
+        return native.echo_artifact(dtype)
 
     def new_objects(self) -> dict[str, int]:
         """Live objects beyond the device's own; kinds without any left out."""
@@ -74,7 +102,7 @@ class Device(ABC):
         shared_bytes: int = 0,
     ) -> LaunchRequest:
         """A launch of one of `native.SIGNATURES`, or of another artifact."""
-        artifact = native.artifact(kernel) if isinstance(kernel, str) else kernel
+        artifact = self.artifact(kernel) if isinstance(kernel, str) else kernel
         name = artifact.kernel_name
         if name not in self._loaded:
             self._loaded[name] = self.backend.load_artifact(artifact)
@@ -241,8 +269,75 @@ class CpuDevice(Device):
         join_threads()
 
 
+class CudaDevice(Device):
+    """One NVIDIA GPU; streams are held by having them wait for a word on the host.
+
+    A kernel that fails takes CUDA's context with it: what then happens is stated
+    in tests/gpu/test_errors.py.
+    """
+
+    executes = True
+    fails_softly = False
+    knows_parameters = False
+    opens_after_fork = False
+
+    def __init__(self) -> None:
+        # Only where it is used: the bindings are not installed everywhere.
+        from accy_async.backends.cuda import CudaBackend
+        from tests.gpu import native as kernels
+
+        super().__init__()
+        self._kernels = kernels
+        self._words, self._address = kernels.host_words()
+        self._words[:_HOLDS] = 0
+        self._free = list(range(_HOLDS))
+        self.cuda = CudaBackend()
+        self.backend = self.cuda
+        self._scrap = self.backend.allocate_buffer(4)
+        self.settle_in()
+
+    def kernel_names(self) -> Iterable[str]:
+        return self._kernels.NAMES
+
+    def artifact(self, name: str) -> KernelArtifact:
+        return self._kernels.artifact(name)
+
+    def echo_artifact(self, dtype: DType) -> KernelArtifact:
+        return self._kernels.echo_artifact(dtype)
+
+    def hold(self, stream: StreamHandle | None = None) -> Callable[[], None]:
+        number, words = self._free.pop(), self._words
+        line = cast("CudaTimeline", self.backend.mark(stream).timeline)
+        self.cuda._context.make_current()
+        answer = self.cuda._driver.cuStreamWaitValue32(
+            self.cuda._natives[line], self._address + 4 * number, 1, 0
+        )
+        self.cuda._call(answer, "cuStreamWaitValue32")
+        # The backend knows nothing of that: give it something to wait for.
+        self.backend.launch(self.request("count", [self._scrap], stream=stream))
+
+        def release() -> None:
+            words[number] = 1
+
+        return release
+
+    def fail(
+        self,
+        stream: StreamHandle | None = None,
+        *,
+        code: int = 7,
+        node: str | None = None,
+    ) -> None:
+        raise NotImplementedError("ask fails_softly first")
+
+    def close(self) -> None:
+        self._words[:_HOLDS] = 1
+        self.backend.close()
+        join_threads()
+
+
 def join_threads() -> None:
-    """Wait for the CPU backends' threads to end, as they must once closed."""
+    """Wait for the backends' threads to end, as they must once closed."""
     for thread in threading.enumerate():
         if thread.name.startswith(THREADS):
             thread.join(timeout=30)
@@ -252,4 +347,5 @@ def join_threads() -> None:
 DEVICES: dict[str, Callable[[], Device]] = {
     "recording": RecordingDevice,
     "cpu": CpuDevice,
+    "cuda": CudaDevice,
 }

@@ -29,7 +29,6 @@ from accy_async.errors import (
     UnsupportedOperation,
 )
 from tests.conformance.devices import Device
-from tests.cpu import native
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +39,7 @@ def make(device: Device, kind: type[Handle]) -> Handle:
     if kind is BufferHandle:
         return backend.allocate_buffer(16)
     if kind is LoadedArtifact:
-        return backend.load_artifact(native.artifact("count"))
+        return backend.load_artifact(device.artifact("count"))
     if kind is StreamHandle:
         return backend.create_stream()
     return backend.create_event()
@@ -125,7 +124,7 @@ async def test_busy_objects_go_to_the_reaper_and_are_freed_when_done(
     backend = device.backend
     stream = backend.create_stream()
     buffer, event = backend.allocate_buffer(16), backend.create_event()
-    kernel = backend.load_artifact(native.artifact("mix"))
+    kernel = backend.load_artifact(device.artifact("mix"))
     release = device.hold(stream)
     request = device.request("mix", [buffer], [ScalarArgument.u32(1)], stream=stream)
     backend.launch(attrs.evolve(request, loaded=kernel))
@@ -174,7 +173,7 @@ async def test_closed_backend_refuses_every_call(device: Device) -> None:
     event = backend.create_event(timing=True)
     backend.record_event(event)
     await backend.wait_default_stream()
-    artifact = native.artifact("count")
+    artifact = device.artifact("count")
     request = device.request("count", [buffer])
     assert backend.is_healthy
     backend.close()

@@ -20,7 +20,7 @@ from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
 from accy_async.backends.lifetimes import Mark, Resource
-from accy_async.errors import AccyError, DeviceError, InvalidValue
+from accy_async.errors import AccyError, DeviceError
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
@@ -166,10 +166,8 @@ class CudaBackend(Backend):
         return load_kernel(self._context, artifact)
 
     def _allocate(self, byte_size: int, alignment: int) -> object:
-        if alignment > 256:
-            raise InvalidValue("allocate_buffer.alignment", alignment, "at most 256")
         self._context.make_current()
-        return self._pool.allocate(byte_size)
+        return self._pool.allocate(byte_size, alignment)
 
     def _write(
         self,

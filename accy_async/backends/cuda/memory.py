@@ -21,16 +21,20 @@ _RELEASE_THRESHOLD = 2**64 - 1
 (CUDA Driver API, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)."""
 
 _LEAST_PINNED = 4096
+_POOL_ALIGNMENT = 256
+"""CUDA C++ Programming Guide, "Device Memory Accesses": allocations are aligned to
+at least that."""
 
 
 class DeviceMemory:
     """The memory of one buffer."""
 
-    __slots__ = ("address", "byte_size")
+    __slots__ = ("address", "byte_size", "start")
 
-    def __init__(self, address: int, byte_size: int) -> None:
+    def __init__(self, address: int, byte_size: int, start: int) -> None:
         self.address = address
         self.byte_size = byte_size
+        self.start = start  # of what the pool gave, which may begin earlier
 
 
 class DevicePool:
@@ -62,21 +66,26 @@ class DevicePool:
         check(driver, answer, "cuMemPoolSetAttribute")
         self._stream = check(driver, driver.cuStreamCreate(1), "cuStreamCreate")
 
-    def allocate(self, byte_size: int) -> DeviceMemory:
-        """Memory of that size, aligned to 256 bytes, which any stream may use.
+    def allocate(self, byte_size: int, alignment: int) -> DeviceMemory:
+        """Memory of that size and alignment, which any stream may use.
 
         Raises:
             OutOfMemory: there is none left.
         """
         if byte_size == 0:
-            return DeviceMemory(0, 0)
+            return DeviceMemory(0, 0, 0)
+        # What the pool gives is aligned for every dtype: 256 bytes.
+        spare = alignment if alignment > _POOL_ALIGNMENT else 0
         driver = self._context.driver
         with self._lock:
-            answer = driver.cuMemAllocFromPoolAsync(byte_size, self._pool, self._stream)
+            answer = driver.cuMemAllocFromPoolAsync(
+                byte_size + spare, self._pool, self._stream
+            )
             pointer = check(driver, answer, "cuMemAllocFromPoolAsync")
             answer = driver.cuStreamSynchronize(self._stream)
             check(driver, answer, "cuStreamSynchronize")
-        return DeviceMemory(int(pointer), byte_size)
+        start = int(pointer)
+        return DeviceMemory(-(-start // alignment) * alignment, byte_size, start)
 
     def free(self, memory: DeviceMemory) -> None:
         """Take idle memory back."""
@@ -84,7 +93,7 @@ class DevicePool:
             return
         driver = self._context.driver
         with self._lock:
-            answer = driver.cuMemFreeAsync(memory.address, self._stream)
+            answer = driver.cuMemFreeAsync(memory.start, self._stream)
             check(driver, answer, "cuMemFreeAsync")
 
     def trim(self, keep_bytes: int = 0) -> None:

@@ -1,0 +1,120 @@
+"""Errors that take the context with them: named, told once, and cleanly left.
+
+Each runs in a process of its own, since no context comes back in one.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.gpu.harness import run_script
+
+pytestmark = pytest.mark.gpu
+
+_SCRIPT = """
+import json
+
+import anyio
+import numpy as np
+
+from accy_async.backends.cuda import CudaBackend
+from accy_async.compiler.emit import compile_ptx
+from accy_async.compiler.form import KernelBuilder
+from accy_async.artifact import FixedLaunch, KernelCallArtifact
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import AccyError, DeviceError, DeviceLost
+from accy_async.graph import LaunchGraphBuilder
+from accy_async.session import open_session
+from tests.gpu import native
+
+def guard():
+    k = KernelBuilder("guard", threadgroup=(64, 1, 1))
+    a = k.buffer("a", DType.U32, "read_write")
+    with k.region():
+        value = a[k.thread]
+        k.require(value < 10, 41)
+        a[k.thread] = value + 1
+    kernel = k.build()
+    return KernelCallArtifact(
+        target="test.guard", version=1, format="cuda_ptx", entry_name="guard",
+        argument_count=1, payload=compile_ptx([kernel]),
+        launch=FixedLaunch(grid=(1, 1, 1), threadgroup=kernel.threadgroup),
+    )
+
+def plan(kind):
+    g = LaunchGraphBuilder()
+    a = g.buffer("a", DType.U32, 64)
+    if kind == "assert":
+        g.kernel(guard(), [a.read_write], name="culprit")
+    else:
+        g.kernel(native.entry("stray"), [], [ScalarArgument.u64(16)], name="culprit")
+    g.kernel(native.entry("mix"), [a.read_write], [ScalarArgument.u32(1)], name="next")
+    g.copy_out(a, g.host("out", DType.U32, 64))
+    return g.build()
+
+def flat(error):
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in flat(each)]
+    return [error]
+
+async def main():
+    told = {}
+    backend = CudaBackend()
+    async with open_session(backend) as session:
+        values = np.arange(64, dtype=np.uint32) % 10
+        array = await session.upload(values)
+        out = np.zeros_like(values)
+        if KIND == "assert":  # the kernel is right where the condition holds
+            await session.run(plan(KIND), {"a": array, "out": out})
+            told["first"] = [int(v) for v in out[:10]]
+            await session.write(array, values + 1)
+        try:
+            with anyio.fail_after(20):
+                await session.run(plan(KIND), {"a": array, "out": out})
+        except BaseException as error:
+            errors = flat(error)
+            told["errors"] = [type(e).__name__ for e in errors]
+            told["codes"] = [e.code for e in errors if isinstance(e, DeviceError)]
+            told["texts"] = [str(e) for e in errors]
+        later = []
+        for call in (
+            lambda: session.allocate(4, DType.U32),
+            backend.create_stream,
+            backend.create_event,
+        ):
+            try:
+                call()
+            except AccyError as error:
+                later.append(type(error).__name__)
+            else:
+                later.append("nothing")
+        try:
+            await session.download(array)
+        except AccyError as error:
+            later.append(type(error).__name__)
+        told["later"] = later
+        told["is_healthy"] = session.is_healthy
+    told["left"] = session.live_objects()
+    backend.close()
+    print("TOLD" + json.dumps(told))
+
+anyio.run(main, backend=LOOP)
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize(("kind", "code"), [("assert", 710), ("stray", 700)])
+def test_lost_context_is_named_refused_and_left_cleanly(
+    loop: str, kind: str, code: int
+) -> None:
+    output = run_script(f"KIND, LOOP = {kind!r}, {loop!r}\n{_SCRIPT}")
+    told = json.loads(output.partition("TOLD")[2])
+    if kind == "assert":
+        # 0 becomes 1, and then `mix` has the first: 1 * 31 + 1.
+        assert told["first"] == [32, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert code in told["codes"], told
+    assert told["later"] == ["DeviceLost"] * 4, told
+    assert not told["is_healthy"]
+    assert not any(told["left"].values()), told

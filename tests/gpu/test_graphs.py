@@ -1,0 +1,47 @@
+"""Random launch graphs on the GPU leave what their models in numpy leave."""
+
+from __future__ import annotations
+
+import functools
+
+import anyio
+import numpy as np
+import pytest
+
+from accy_async.compiler.kernels.catalogue import library_entries
+from accy_async.dtypes import DType
+from accy_async.session import open_session
+from tests.graphs.programs import Kernels, Program
+from tests.graphs.test_properties import start
+
+pytestmark = pytest.mark.gpu
+
+
+@functools.cache
+def cuda_kernels() -> Kernels:
+    entries = library_entries("cuda_ptx", dtype=DType.U32)
+    by_name = {entry.target.rpartition(".")[2]: entry for entry in entries}
+    return Kernels(by_name["add"], by_name["axpy"], by_name["fill"], by_name["copy"])
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("seed", range(6))
+def test_results_are_the_models(loop: str, seed: int) -> None:
+    lengths = [5, 20, 40, 80, 150, 300]
+    programs = [
+        Program(100 * seed + length, length, cuda_kernels()) for length in lengths
+    ]
+    expected = [program.expected() for program in programs]
+
+    async def main() -> None:
+        async with open_session("cuda") as session:
+            runs = [start(session, program, None) for program in programs]
+            with anyio.fail_after(60):
+                for run in runs:
+                    await run
+        assert not any(session.live_objects().values())
+
+    anyio.run(main, backend=loop)
+    for program, values in zip(programs, expected, strict=True):
+        for name, array in values.items():
+            np.testing.assert_array_equal(program.hosts[name], array, name)

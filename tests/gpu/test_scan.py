@@ -1,0 +1,83 @@
+"""The scan kernels on the GPU: the CPU's tests, and the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from accy_async.compiler.kernels import (
+    SCAN_DTYPES,
+    add_base,
+    block_scan,
+    reference_scan,
+    scan_pipeline,
+    sums_scan,
+)
+from accy_async.compiler.kernels.catalogue import library_registry
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.pipeline import PipelineLaunch
+from accy_async.session import open_session
+from tests.compiler.harness import assert_same_bits
+from tests.compiler.test_scan import (
+    test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound,
+    test_huge_infinite_and_nan_values_reach_what_follows_only,
+    test_integer_scan_wraps,
+    test_negative_zeros_stay_negative,
+    test_overflow_becomes_infinite_and_opposite_infinities_nan,
+    test_scan_in_place_gives_the_same,
+)
+from tests.gpu.harness import GpuRunner
+
+__all__ = [
+    "test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound",
+    "test_huge_infinite_and_nan_values_reach_what_follows_only",
+    "test_integer_scan_wraps",
+    "test_negative_zeros_stay_negative",
+    "test_overflow_becomes_infinite_and_opposite_infinities_nan",
+    "test_scan_in_place_gives_the_same",
+]
+
+pytestmark = pytest.mark.gpu
+
+LENGTHS = [1, 63, 64, 65, 255, 256, 257, 5000, 4097 * 64 - 1, 4097 * 64 + 1]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[GpuRunner]:
+    kernels = [
+        make(dtype).kernel
+        for dtype in SCAN_DTYPES
+        for make in (block_scan, sums_scan, add_base)
+    ]
+    running = GpuRunner(kernels)
+    yield running
+    running.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("length", [*LENGTHS, 10**7])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I32], ids=str)
+async def test_pipeline_scans_to_the_bit(dtype: DType, length: int) -> None:
+    random = np.random.default_rng(length)
+    values = random.normal(scale=1000, size=length).astype(dtype.numpy)
+    pipeline = scan_pipeline(dtype)
+    async with open_session("cuda") as session:
+        registry = library_registry(session.backend.default_format, dtype=dtype)
+        operand = await session.upload(values)
+        result = session.allocate(values.shape, dtype)
+        async with await session.load_pipeline(pipeline, registry) as pool:
+            launch = PipelineLaunch(
+                pipeline=pipeline,
+                registry=registry,
+                format=pool.format,
+                operands=(operand.binding("read_only"),),
+                results=(result.binding("write_only"),),
+                runtime_scalar_arguments=(ScalarArgument.u32(length),),
+                artifacts=pool,
+            )
+            await session.launch_pipeline(launch)
+            scanned = await session.download(result)
+    assert_same_bits(scanned, reference_scan(values))
+    assert not any(session.live_objects().values())
