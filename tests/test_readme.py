@@ -13,9 +13,12 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_program_of_the_readme_runs() -> None:
+PROGRAMS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=["pipeline", "graph"])
+def test_program_of_the_readme_runs(program: str) -> None:
     """As it stands, in a new process, printing nothing."""
-    (program,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
