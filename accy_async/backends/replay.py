@@ -131,6 +131,8 @@ class Replay:
         self._calls: dict[str, _HeldCall] = {}
         self._cancellable: dict[str, Cancellable] = {}
         self._is_over = False
+        self._planned: dict[int, Callable[[], object]] = {}
+        self._happened = 0
         self._pauses = 0
         self._resumed = anyio.Event()
         backend.hold_all()
@@ -163,6 +165,13 @@ class Replay:
     def cancellable(self, name: str, target: Cancellable) -> None:
         """Have something cancelled at some moment, or never; once at most."""
         self._cancellable[name] = target
+
+    def after(self, count: int, action: Callable[[], object]) -> None:
+        """Have something done once so many things have happened, in place of chance.
+
+        Trying every count in turn enumerates where it may fall.
+        """
+        self._planned[count] = action
 
     async def until_blocked(self) -> None:
         """Let every other task go on until it waits; nothing is decided meanwhile.
@@ -251,6 +260,11 @@ class Replay:
 
     def _decide(self) -> bool:
         """Make one thing happen; False where nothing could."""
+        planned = self._planned.pop(self._happened, None)
+        if planned is not None:
+            self.log.append(f"act {self._happened}")
+            planned()
+            return True
         options = [*self._steps(), *self._returns()]
         weight = self._weights["cancels"]
         if weight:
@@ -262,6 +276,7 @@ class Replay:
             if self._weights[name]:
                 options.append((self._weights[name], partial(self._fail, is_sticky)))
         weights = [weight for weight, _ in options]
+        self._happened += 1
         self._random.choices(options, weights)[0][1]()
         return True
 

@@ -54,9 +54,7 @@ def cpu_kernels() -> Kernels:
 def named_kernels() -> Kernels:
     """Kernels for the recording backend, which only their names tell apart."""
     made = {
-        name: kernel_entry(
-            buffers, f"t.{name}", runtime_scalar_argument_count=scalars
-        )
+        name: kernel_entry(buffers, f"t.{name}", runtime_scalar_argument_count=scalars)
         for name, buffers, scalars in (
             ("add", 3, 1),
             ("axpy", 3, 2),
@@ -214,48 +212,48 @@ class Program:
         return self._builder.runtime_scalar()
 
     def _device_step(self, options: dict[str, object]) -> Step:
-        draw, buffers = self._random, self._buffers
-        out, a, b = (draw.randrange(_BUFFERS) for _ in range(3))
-        value = draw.randrange(1000)
-        kind = draw.choice(["add", "axpy", "kfill", "kcopy", "copy", "fill", "in"])
-        host = draw.randrange(_HOSTS)
+        out, a, b = (self._random.randrange(_BUFFERS) for _ in range(3))
+        kind = self._random.choice(
+            ["add", "axpy", "kfill", "kcopy", "copy", "fill", "in"]
+        )
+        if kind in ("kcopy", "copy") and a == out:
+            kind = "fill"
+        if kind in ("add", "axpy", "kfill", "kcopy"):
+            return self._kernel_step(kind, out, a, b, options)
+        return self._copy_step(kind, out, a, options)
+
+    def _kernel_step(
+        self, kind: str, out: int, a: int, b: int, options: dict[str, object]
+    ) -> Step:
+        value = self._random.randrange(1000)
+        number = np.uint32(value)
         if kind == "add":
             self._launch(self._kernels.add, (out, a, b), (_COUNT,), options)
-
-            def step(s: State) -> None:
-                s.buffers[out][:] = s.buffers[a] + s.buffers[b]
-        elif kind == "axpy":
-            scalars = (_COUNT, self._scalar(value))
-            self._launch(self._kernels.axpy, (out, a, b), scalars, options)
-
-            def step(s: State) -> None:
-                s.buffers[out][:] = np.uint32(value) * s.buffers[a] + s.buffers[b]
-        elif kind == "kfill":
-            scalars = (_COUNT, self._scalar(value))
+            return _write(out, lambda s: s.buffers[a] + s.buffers[b])
+        if kind == "kcopy":
+            self._launch(self._kernels.copy, (out, a), (_COUNT,), options)
+            return _write(out, lambda s: s.buffers[a])
+        scalars = (_COUNT, self._scalar(value))
+        if kind == "kfill":
             self._launch(self._kernels.fill, (out,), scalars, options)
+            return _write(out, lambda _: number)
+        self._launch(self._kernels.axpy, (out, a, b), scalars, options)
+        return _write(out, lambda s: number * s.buffers[a] + s.buffers[b])
 
-            def step(s: State) -> None:
-                s.buffers[out][:] = value
-        elif kind == "fill" or (a == out and kind in ("kcopy", "copy")):
-            self._builder.fill(buffers[out], value, **options)  # type: ignore[arg-type]
-
-            def step(s: State) -> None:
-                s.buffers[out][:] = value
-        elif kind == "in":
-            self._builder.copy_in(self._hosts[host], buffers[out], **options)  # type: ignore[arg-type]
-
-            def step(s: State) -> None:
-                s.buffers[out][:] = s.hosts[host]
-        else:
-            if kind == "kcopy":
-                self._launch(self._kernels.copy, (out, a), (_COUNT,), options)
-            else:
-                self._builder.copy(buffers[a], buffers[out], **options)  # type: ignore[arg-type]
-
-            def step(s: State) -> None:
-                s.buffers[out][:] = s.buffers[a]
-
-        return step
+    def _copy_step(
+        self, kind: str, out: int, a: int, options: dict[str, object]
+    ) -> Step:
+        target = self._buffers[out]
+        if kind == "fill":
+            value = self._random.randrange(1000)
+            self._builder.fill(target, value, **options)  # type: ignore[arg-type]
+            return _write(out, lambda _: np.uint32(value))
+        if kind == "copy":
+            self._builder.copy(self._buffers[a], target, **options)  # type: ignore[arg-type]
+            return _write(out, lambda s: s.buffers[a])
+        host = self._random.randrange(_HOSTS)
+        self._builder.copy_in(self._hosts[host], target, **options)  # type: ignore[arg-type]
+        return _write(out, lambda s: s.hosts[host])
 
     def _launch(
         self,
@@ -348,6 +346,13 @@ class Program:
                 _iterate(state, body, carries)
 
         yield loop
+
+
+def _write(out: int, value: Callable[[State], object]) -> Step:
+    def step(state: State) -> None:
+        state.buffers[out][:] = value(state)
+
+    return step
 
 
 def _iterate(state: State, body: list[Step], carries: list[tuple[int, int]]) -> None:

@@ -1,8 +1,8 @@
-"""Whatever fails, is cancelled or lost, and whenever: what a run says holds together."""
+"""Whatever fails, is cancelled or lost, and whenever: what a run says agrees."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import anyio
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from accy_async.backends import RecordingBackend
 from accy_async.backends.replay import Replay
 from accy_async.dtypes import DType
-from accy_async.errors import DeviceError, DeviceLost
+from accy_async.errors import DeviceLost
 from accy_async.graph.options import LaunchOptions, OnError
 from accy_async.graph.outcome import NodeSkipped, NodeState, RunCancelled
 from accy_async.graph.relations import Relations
@@ -50,9 +50,7 @@ def check_states(program: Program, run: Run, *, may_cancel: bool) -> None:
         before = [states[i] for i in relations.blockers(index)]
         if state is NodeState.FINISHED:
             around = set(relations.loops_around(index))
-            outside = [
-                states[i] for i in relations.blockers(index) if i not in around
-            ]
+            outside = [states[i] for i in relations.blockers(index) if i not in around]
             assert around or not set(BAD).intersection(outside), name
         if state is NodeState.SKIPPED:
             assert set(BAD).intersection(before) or index >= relations.node_count
@@ -65,22 +63,44 @@ def check_states(program: Program, run: Run, *, may_cancel: bool) -> None:
     )
 
 
+async def caught(awaited: Awaitable[object]) -> Exception | None:
+    try:
+        await awaited
+    except Exception as error:  # noqa: BLE001 - the caller looks at it
+        return error
+    return None
+
+
 async def check_awaits(program: Program, run: Run) -> None:
     """Awaiting says the same as the state, for every node."""
     for node in program.plan.nodes:
         handle = run[node.name]
-        try:
-            await handle
-        except NodeSkipped as error:
-            assert handle.state is NodeState.SKIPPED
+        error = await caught(handle)
+        if handle.state is NodeState.FINISHED:
+            assert error is None
+        elif handle.state is NodeState.SKIPPED:
+            assert isinstance(error, NodeSkipped)
             assert error.__cause__ in run.errors.values()
-        except RunCancelled:
-            assert handle.state is NodeState.CANCELLED
-        except (DeviceError, RuntimeError) as error:
-            assert handle.state is NodeState.FAILED
-            assert error is handle.error
+        elif handle.state is NodeState.CANCELLED:
+            assert isinstance(error, RunCancelled)
         else:
-            assert handle.state is NodeState.FINISHED
+            assert error is not None
+            assert error is handle.error
+
+
+def check_outcome(run: Run, error: Exception | None, *, is_healthy: bool) -> None:
+    """What awaiting the run raised is what failed in it, and nothing else."""
+    if error is None:
+        assert run.state == "finished"
+    elif isinstance(error, RunCancelled):
+        assert run.state == "cancelled"
+    else:
+        assert run.state == "failed"
+        assert isinstance(error, ExceptionGroup)
+        told = error.exceptions
+        follow = (NodeSkipped, RunCancelled, ExceptionGroup)
+        assert not any(isinstance(one, follow) for one in told)
+        assert not is_healthy or set(told) == set(run.errors.values())
 
 
 async def replay_mishaps(
@@ -101,6 +121,8 @@ async def replay_mishaps(
         for each, length in drawn
     ]
 
+    ended: list[tuple[Program, Run]] = []
+
     async def program() -> None:
         async with open_session(device) as session:
             runs = [
@@ -110,31 +132,20 @@ async def replay_mishaps(
             for run in runs:
                 replay.cancellable(run.name, run)
             for one, run in zip(programs, runs, strict=True):
-                try:
-                    await run
-                except ExceptionGroup as group:
-                    assert run.state == "failed"
-                    assert not any(
-                        isinstance(error, (NodeSkipped, RunCancelled, ExceptionGroup))
-                        for error in group.exceptions
-                    )
-                    if device.is_healthy:
-                        assert set(group.exceptions) == set(run.errors.values())
-                except RunCancelled:
-                    assert run.state == "cancelled"
-                else:
-                    assert run.state == "finished"
-                if device.is_healthy:
-                    was_cancelled = f"cancel {run.name}" in replay.log
-                    may_cancel = was_cancelled or on_error is OnError.CANCEL
-                    check_states(one, run, may_cancel=may_cancel)
-                    await check_awaits(one, run)
+                error = await caught(run)
+                check_outcome(run, error, is_healthy=device.is_healthy)
+                ended.append((one, run))
 
     try:
         await replay.drive(program)
     except* DeviceLost:
         assert not device.is_healthy
     check_empty(device)
+    for one, run in ended if device.is_healthy else ():
+        was_cancelled = f"cancel {run.name}" in replay.log
+        may_cancel = was_cancelled or on_error is OnError.CANCEL
+        check_states(one, run, may_cancel=may_cancel)
+        await check_awaits(one, run)
 
 
 @LOOPS
