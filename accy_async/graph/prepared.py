@@ -28,7 +28,7 @@ from accy_async.backends.handles import (
     Handle,
     StreamHandle,
 )
-from accy_async.backends.launch import LaunchRequest
+from accy_async.backends.launch import LaunchRequest, PreparedLaunch
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.graph.nodes import (
@@ -184,9 +184,12 @@ class PreparedGraph:
             self._destroy(errors)
             raise_together("preparing a plan", error, errors)
             raise
-        self.actions: list[Action | None] = []
+        # Of kernels that nothing else is asked of, the launch; of other nodes the
+        # action. Not both: what is kept of 100,000 nodes, the collector walks through.
+        self.launches: list[PreparedLaunch | None] = []
+        self._actions: list[Action | None] = []
         self.unguarded: set[int] = set()
-        self._variants: dict[tuple[int, ...], Action] = {}
+        self._variants: dict[tuple[int, ...], Action | PreparedLaunch] = {}
         self._bindings: dict[tuple[str, int, BufferAccess], BufferBinding] = {}
 
     def make_actions(self) -> Iterator[None]:
@@ -199,10 +202,13 @@ class PreparedGraph:
                 kernel or the device; nothing was submitted.
         """
         for index, node in enumerate(self.plan.nodes):
-            is_host = node.is_host
-            self.actions.append(
-                None if is_host else self._make(index, self.initial_memories)
-            )
+            made = None if node.is_host else self._make(index, self.initial_memories)
+            if isinstance(made, PreparedLaunch):
+                self.launches.append(made)
+                self._actions.append(None)
+            else:
+                self.launches.append(None)
+                self._actions.append(made)
             if isinstance(node.operation, KernelCall):
                 if 0 in self.geometries[index].grid:
                     self.unguarded.add(index)
@@ -227,12 +233,16 @@ class PreparedGraph:
         """What submits a node whose slots have these buffers now."""
         slots = [slot for slot, _ in self.plan.uses[index]]
         if self.carried.isdisjoint(slots):
-            return cast("Action", self.actions[index])
-        key = (index, *(id(memories[slot]) for slot in slots))
-        action = self._variants.get(key)
-        if action is None:
-            action = self._variants[key] = self._make(index, memories)
-        return action
+            made = self.launches[index] or self._actions[index]
+        else:
+            key = (index, *(id(memories[slot]) for slot in slots))
+            made = self._variants.get(key)
+            if made is None:
+                made = self._variants[key] = self._make(index, memories)
+        if isinstance(made, PreparedLaunch):
+            return partial(self.backend.submit_launch, made)
+        assert made is not None
+        return made
 
     def slot_index(self, name: str) -> int:
         """A slot's place among the plan's."""
@@ -261,12 +271,17 @@ class PreparedGraph:
         self._own_events.clear()
         self._scratch.clear()
 
-    def _make(self, index: int, memories: Sequence[Memory]) -> Action:
+    def _make(self, index: int, memories: Sequence[Memory]) -> Action | PreparedLaunch:
         node = self.plan.nodes[index]
-        action = self._make_operation(node, memories)
+        made = self._make_operation(node, memories)
         if not node.wait_events and node.signal_event is None:
-            return action
+            return made
         backend = self.backend
+        action = (
+            partial(backend.submit_launch, made)
+            if isinstance(made, PreparedLaunch)
+            else made
+        )
         waits = [self.events[name] for name in node.wait_events]
         signal = None if node.signal_event is None else self.events[node.signal_event]
 
@@ -280,7 +295,7 @@ class PreparedGraph:
 
     def _make_operation(
         self, node: LaunchGraphNode, memories: Sequence[Memory]
-    ) -> Action:
+    ) -> Action | PreparedLaunch:
         backend, operation = self.backend, node.operation
 
         def memory(name: str) -> Memory:
@@ -322,7 +337,7 @@ class PreparedGraph:
 
     def _make_launch(
         self, node: LaunchGraphNode, call: KernelCall, memories: Sequence[Memory]
-    ) -> Action:
+    ) -> PreparedLaunch:
         backend, entry = self.backend, call.entry
         artifact, loaded = self._kernels[id(entry)]
         runtime = self._runtime_scalars(node, entry)
@@ -333,7 +348,7 @@ class PreparedGraph:
         buffers = tuple(
             [self._binding(use.slot, use.access, memories) for use in call.buffers]
         )
-        prepared = backend.prepare_launch(
+        return backend.prepare_launch(
             LaunchRequest(
                 artifact=artifact,
                 loaded=loaded,
@@ -343,7 +358,6 @@ class PreparedGraph:
                 diagnostic_id=node.name,
             )
         )
-        return partial(backend.submit_launch, prepared)
 
     def _binding(
         self, name: str, access: BufferAccess, memories: Sequence[Memory]

@@ -14,33 +14,31 @@ node is skipped when its turn comes on the device, everything else goes on.
 
 from __future__ import annotations
 
-import inspect
-import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import anyio
 import anyio.lowlevel
 import numpy as np
 
-from accy_async.backends.completion import run_abandonable
 from accy_async.backends.lifetimes import Mark
 from accy_async.errors import GraphError
+from accy_async.graph.hostcalls import call_host
 from accy_async.graph.nodes import HostCall, RuntimeScalar
-from accy_async.graph.outcome import HostCallFailed
-from accy_async.graph.progress import RunProgress
+from accy_async.graph.progress import NodeGuard, RunProgress
 from accy_async.graph.slices import SLICE_NS
 from accy_async.graph.state import BlockState
 from accy_async.observe.protocol import HOST_STREAM
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
+    from accy_async.backends.contract.steps import LaunchStep
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
     from accy_async.errors import DeviceError
     from accy_async.graph.governor import Governor
-    from accy_async.graph.layout import BlockLayout
+    from accy_async.graph.layout import BlockLayout, Step
     from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.telling import Telling
 
@@ -116,8 +114,8 @@ class Runner:
         self._memories = list(prepared.initial_memories)
         self._until_check = _CHECK_EVERY
         self._slice_began_ns = 0
-        # A plan without loops that carry has one action for each node.
-        self._fixed = prepared.actions if not prepared.carried else None
+        # Where nobody is told of each, and loops change no buffers.
+        self._is_plain = telling is None and not prepared.carried
 
     async def run(self, layout: BlockLayout) -> None:
         """Submit everything, and return when the last host item is done.
@@ -145,27 +143,68 @@ class Runner:
     async def _run_static(self, frame: _Frame) -> None:
         """Submit a block without host work, which is what every node's cost is.
 
-        So everything that a step needs is a local variable, and nothing is looked
-        up that the layout could say.
+        So launches are submitted several at a time, where nobody is told of each.
         """
-        lanes, streams, events = frame.lanes, self._streams, frame.events
-        wait, progress = self._backend.stream_wait_event, self._progress
-        for index, body, place, waits, record in frame.layout.steps:
-            lane = lanes[place]
-            if waits:
-                stream = streams[lane]
-                for number in waits:
-                    wait(stream, events[number])
-                progress.event_waits += len(waits)
-            if body is None:
-                self._submit(index, lane)
-            else:
-                await self._run_counted(index, body, frame, lane)
-            if record >= 0:
-                self._record_as(frame, record, lane)
-            self._until_check -= 1
+        every = frame.layout.steps
+        for start in range(0, len(every), _CHECK_EVERY):
+            steps = every[start : start + _CHECK_EVERY]
+            done = self._submit_together(frame, steps) if self._is_plain else 0
+            for step in steps[done:]:
+                await self._take_step(frame, step)
+            self._until_check -= len(steps)
             if self._until_check <= 0:
                 await self._breathe()
+
+    def _submit_together(self, frame: _Frame, steps: Sequence[Step]) -> int:
+        """Submit plain launches from the front of some steps; returns how many."""
+        progress, launches = self._progress, self._prepared.launches
+        lanes, streams, events = frame.lanes, self._streams, frame.events
+        if progress.is_guarding:
+            return 0
+        together: list[LaunchStep] = []
+        for index, body, place, waits, record in steps:
+            launch = launches[index] if body is None else None
+            if launch is None:
+                break
+            before = [events[number] for number in waits] if waits else ()
+            after = None
+            if record >= 0:
+                after = events.get(record)
+                if after is None:
+                    after = events[record] = self._take_event()
+            guard = NodeGuard(progress, index)
+            together.append((streams[lanes[place]], before, launch, guard, after))
+        positions: list[int] = []
+        refusal: Exception | None = None
+        try:
+            self._backend.submit_steps(together, positions)
+        except Exception as error:  # noqa: BLE001 - it is a node's outcome
+            refusal = error
+        done = len(positions)
+        for step, position in zip(steps, positions, strict=False):
+            index, _, place, waits, record = step
+            progress.submitted(index, lanes[place], position)
+            progress.event_waits += len(waits)
+            progress.event_records += record >= 0
+        if refusal is not None:
+            index, _, place, _, record = steps[done]
+            self._refused(index, together[done][3], refusal)
+            if record >= 0:
+                self._record_as(frame, record, lanes[place])
+            done += 1
+        return done
+
+    async def _take_step(self, frame: _Frame, step: Step) -> None:
+        index, body, place, waits, record = step
+        lane = frame.lanes[place]
+        for number in waits:
+            self._wait_for(frame, number, lane)
+        if body is None:
+            self._submit(index, lane)
+        else:
+            await self._run_counted(index, body, frame, lane)
+        if record >= 0:
+            self._record_as(frame, record, lane)
 
     async def _run_dynamic(self, frame: _Frame) -> None:
         layout = frame.layout
@@ -243,12 +282,7 @@ class Runner:
         self._progress.event_records += 1
 
     def _submit(self, node: int, lane: int) -> None:
-        action = (
-            self._fixed[node]
-            if self._fixed is not None
-            else self._prepared.action(node, self._memories)
-        )
-        assert action is not None
+        action = self._prepared.action(node, self._memories)
         progress = self._progress
         if progress.is_guarding and progress.blocks(node):
             progress.skipped(node)
@@ -260,14 +294,18 @@ class Runner:
             guard = self._telling.guard(node, stream.id)
         try:
             position = action(stream, guard)
-        except Exception as error:
-            if not self._backend.is_healthy:
-                raise
-            error.add_note(f"in submitting node {self._plan.nodes[node].name!r}")
-            guard.failed(cast("DeviceError", error))
-            progress.skipped(node)
-            return
-        progress.submitted(node, lane, position)
+        except Exception as error:  # noqa: BLE001 - it is the node's outcome
+            self._refused(node, guard, error)
+        else:
+            progress.submitted(node, lane, position)
+
+    def _refused(self, node: int, guard: Guard, error: Exception) -> None:
+        """A node could not be submitted: it failed, unless the device is lost."""
+        if not self._backend.is_healthy:
+            raise error
+        error.add_note(f"in submitting node {self._plan.nodes[node].name!r}")
+        guard.failed(cast("DeviceError", error))
+        self._progress.skipped(node)
 
     # Loops
 
@@ -384,7 +422,7 @@ class Runner:
             guard = self._telling.guard(node, HOST_STREAM)
             guard.blocks()
         try:
-            await _call_host(operation.function, self._plan.nodes[node].name)
+            await call_host(operation.function, self._plan.nodes[node].name)
         except Exception as error:  # noqa: BLE001 - it is the node's outcome
             error.add_note(f"in node {self._plan.nodes[node].name!r}")
             guard.failed(error)
@@ -425,45 +463,3 @@ class Runner:
                 await progress.wait_for_room(share)
                 share = governor.share(progress)
             self._slice_began_ns = time.perf_counter_ns()
-
-
-async def _call_host(function: Callable[[], object], name: str) -> None:
-    """Call a function: an async one here, another on a thread.
-
-    Raises:
-        Exception: what it raised.
-        HostCallFailed: it raised what is no Exception, or StopIteration, or gave
-            back an awaitable that nobody would await.
-
-    Cancellation: an async function is cancelled; one on a thread is left to end
-        by itself, and its outcome is dropped.
-    """
-    target = getattr(function, "func", function)
-    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
-        getattr(target, "__call__", None)  # noqa: B004 - a callable object's own
-    )
-    if is_async:
-        try:
-            await cast("Awaitable[object]", function())
-        except (GeneratorExit, SystemExit) as error:
-            raise HostCallFailed(f"the call raised {type(error).__name__}") from error
-        except anyio.get_cancelled_exc_class() as error:
-            if anyio.current_effective_deadline() == -math.inf:
-                raise
-            raise HostCallFailed("what the call awaited was cancelled") from error
-        return
-    try:
-        result = await run_abandonable(function, _drop, name=f"host call {name}")
-    except (GeneratorExit, SystemExit) as error:
-        raise HostCallFailed(f"the call raised {type(error).__name__}") from error
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise HostCallFailed(
-            "the call returned an awaitable: make it an async function"
-        )
-
-
-def _drop(result: object) -> None:
-    if inspect.iscoroutine(result):
-        result.close()

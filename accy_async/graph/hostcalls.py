@@ -1,0 +1,57 @@
+"""Calling the functions of host nodes: async ones here, others on a thread."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import anyio
+
+from accy_async.backends.completion import run_abandonable
+from accy_async.graph.outcome import HostCallFailed
+
+__all__ = ["call_host"]
+
+
+async def call_host(function: Callable[[], object], name: str) -> None:
+    """Call a function: an async one here, another on a thread.
+
+    Raises:
+        Exception: what it raised.
+        HostCallFailed: it raised what is no Exception, or StopIteration, or gave
+            back an awaitable that nobody would await.
+
+    Cancellation: an async function is cancelled; one on a thread is left to end
+        by itself, and its outcome is dropped.
+    """
+    target = getattr(function, "func", function)
+    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
+        getattr(target, "__call__", None)  # noqa: B004 - a callable object's own
+    )
+    if is_async:
+        try:
+            await cast("Awaitable[object]", function())
+        except (GeneratorExit, SystemExit) as error:
+            raise HostCallFailed(f"the call raised {type(error).__name__}") from error
+        except anyio.get_cancelled_exc_class() as error:
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
+            raise HostCallFailed("what the call awaited was cancelled") from error
+        return
+    try:
+        result = await run_abandonable(function, _drop, name=f"host call {name}")
+    except (GeneratorExit, SystemExit) as error:
+        raise HostCallFailed(f"the call raised {type(error).__name__}") from error
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise HostCallFailed(
+            "the call returned an awaitable: make it an async function"
+        )
+
+
+def _drop(result: object) -> None:
+    if inspect.iscoroutine(result):
+        result.close()
