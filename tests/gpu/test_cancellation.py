@@ -108,8 +108,11 @@ async def test_kernel_that_does_not_end_holds_the_exit_no_longer_than_grace() ->
     words[1000] = 1
     with anyio.fail_after(10):
         await backend.wait_device()
-        while any(session.live_objects().values()):
-            await anyio.sleep(0.01)
+    for _ in range(100):
+        if not any(session.live_objects().values()):
+            break
+        await anyio.sleep(0.01)
+    assert not any(session.live_objects().values())
     assert await used_bytes(backend) == 0
     backend.close()
 
