@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import anyio
@@ -348,19 +347,15 @@ class RunProgress:
             submit_ns=self.submit_ns,
         )
 
-    async def as_done(self) -> AsyncIterator[int]:
-        """Each node's and loop's index, once, as it gets done."""
+    def track(self) -> Tracker:
+        """Have somebody told of what gets done, until `untrack`."""
         tracker = Tracker(self)
         self._trackers.append(tracker)
-        try:
-            remaining = self.relations.count
-            while remaining:
-                for index in tracker.take():
-                    remaining -= 1
-                    yield index
-                if remaining:
-                    await tracker.wait()
-        finally:
+        return tracker
+
+    def untrack(self, tracker: Tracker) -> None:
+        """Tell it no more; harmless when repeated."""
+        if tracker in self._trackers:
             self._trackers.remove(tracker)
 
     # Within

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from typing import TYPE_CHECKING
+
+import anyio.lowlevel
 
 from accy_async.errors import DeviceLost, GraphError
 from accy_async.graph.outcome import (
@@ -176,14 +179,13 @@ class Run:
         """The run at this moment."""
         return self._progress.statistics()
 
-    async def __aiter__(self) -> AsyncIterator[NodeHandle]:
+    def __aiter__(self) -> AsyncIterator[NodeHandle]:
         """Each node, once, as it gets done; loops are given at their end.
 
-        Nodes are given whatever became of them (see `NodeHandle.state`).
+        Nodes are given whatever became of them (see `NodeHandle.state`). The
+        iteration may be left at any time, and needs no closing.
         """
-        name = self._progress.relations.name
-        async for index in self._progress.as_done():
-            yield NodeHandle(self._progress, index, name(index))
+        return _Nodes(self._progress)
 
     def unobserved_error(self) -> Exception | None:
         """What the run failed with, if nobody has awaited or cancelled it."""
@@ -218,6 +220,35 @@ class Run:
             return error
         errors = _told_once(errors)
         return ExceptionGroup(f"run {self.name!r} failed", errors) if errors else None
+
+
+class _Nodes:
+    """The iteration over a run; no generator, which would have to be closed."""
+
+    def __init__(self, progress: RunProgress) -> None:
+        self._progress = progress
+        self._remaining = progress.relations.count
+        self._found: deque[int] = deque()
+        self._tracker = progress.track()
+
+    def __aiter__(self) -> _Nodes:
+        return self
+
+    async def __anext__(self) -> NodeHandle:
+        while not self._found:
+            if not self._remaining:
+                self._progress.untrack(self._tracker)
+                raise StopAsyncIteration
+            await anyio.lowlevel.checkpoint()
+            self._found += self._tracker.take()
+            self._remaining -= len(self._found)
+            if not self._found:
+                await self._tracker.wait()
+        index = self._found.popleft()
+        return NodeHandle(self._progress, index, self._progress.relations.name(index))
+
+    def __del__(self) -> None:
+        self._progress.untrack(self._tracker)
 
 
 def _leaves(error: Exception) -> list[Exception]:
