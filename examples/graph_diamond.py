@@ -18,7 +18,7 @@ from accy_async.compiler.form import KernelBuilder, constant
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.observe import SpanRecorder, draw_trace, save_trace, validate_trace
 
-COUNT, YEARS = 1 << 20, 48
+COUNT, YEARS = 1 << 20, 24
 RATES = (2.8, 3.2, 3.5, 3.9)  # settles, takes two turns, takes four, never repeats
 
 
