@@ -14,20 +14,18 @@ node is skipped when its turn comes on the device, everything else goes on.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import anyio
-import anyio.lowlevel
 import numpy as np
 
 from accy_async.backends.lifetimes import Mark
 from accy_async.errors import GraphError
 from accy_async.graph.hostcalls import call_host
 from accy_async.graph.nodes import HostCall, RuntimeScalar
+from accy_async.graph.pace import TOGETHER, Pace
 from accy_async.graph.progress import NodeGuard, RunProgress
-from accy_async.graph.slices import SLICE_NS
 from accy_async.graph.state import BlockState
 from accy_async.observe.protocol import HOST_STREAM
 
@@ -43,9 +41,6 @@ if TYPE_CHECKING:
     from accy_async.graph.telling import Telling
 
 __all__ = ["Runner"]
-
-_CHECK_EVERY = 8
-"""Submissions between two looks at the clock."""
 
 _FORK = -1
 """The number of the event that a loop's other streams begin after."""
@@ -110,10 +105,8 @@ class Runner:
         self._progress = progress
         self._streams = streams
         self._take_event = take_event
-        self._governor = governor
+        self._pace = Pace(progress, governor)
         self._memories = list(prepared.initial_memories)
-        self._until_check = _CHECK_EVERY
-        self._slice_began_ns = 0
         # Where nobody is told of each, and loops change no buffers.
         self._is_plain = telling is None and not prepared.carried
 
@@ -126,11 +119,8 @@ class Runner:
         Cancellation: nothing further is submitted; host calls are cancelled.
         """
         lanes = list(range(len(self._streams)))
-        self._slice_began_ns = time.perf_counter_ns()
-        try:
+        with self._pace:
             await self._run_block(_Frame(layout, lanes))
-        finally:
-            self._progress.submit_ns += time.perf_counter_ns() - self._slice_began_ns
 
     # Blocks
 
@@ -146,14 +136,13 @@ class Runner:
         So launches are submitted several at a time, where nobody is told of each.
         """
         every = frame.layout.steps
-        for start in range(0, len(every), _CHECK_EVERY):
-            steps = every[start : start + _CHECK_EVERY]
+        for start in range(0, len(every), TOGETHER):
+            steps = every[start : start + TOGETHER]
             done = self._submit_together(frame, steps) if self._is_plain else 0
             for step in steps[done:]:
                 await self._take_step(frame, step)
-            self._until_check -= len(steps)
-            if self._until_check <= 0:
-                await self._breathe()
+            if self._pace.is_due(len(steps)):
+                await self._pace.breathe()
 
     def _submit_together(self, frame: _Frame, steps: Sequence[Step]) -> int:
         """Submit plain launches from the front of some steps; returns how many."""
@@ -231,9 +220,8 @@ class Runner:
                 else:
                     await self._submit_item(frame, ready)
                     state.submitted(ready)
-                    self._until_check -= 1
-                    if self._until_check <= 0:
-                        await self._breathe()
+                    if self._pace.is_due(1):
+                        await self._pace.breathe()
 
     async def _submit_item(self, frame: _Frame, item: int) -> None:
         layout = frame.layout
@@ -442,24 +430,3 @@ class Runner:
             else:
                 index = entry.index
             await self._progress.wait_device(index)
-
-    # Room
-
-    async def _breathe(self) -> None:
-        """Give way to the loop if the slice is used up, and wait for room."""
-        progress, governor = self._progress, self._governor
-        self._until_check = _CHECK_EVERY
-        now = time.perf_counter_ns()
-        if now - self._slice_began_ns >= SLICE_NS * governor.slice_part(progress):
-            progress.submit_ns += now - self._slice_began_ns
-            progress.yields += 1
-            await anyio.lowlevel.checkpoint()
-            self._slice_began_ns = time.perf_counter_ns()
-        share = governor.share(progress)
-        if progress.in_flight() > share:
-            progress.submit_ns += time.perf_counter_ns() - self._slice_began_ns
-            progress.waits_for_room += 1
-            while progress.in_flight() > share:
-                await progress.wait_for_room(share)
-                share = governor.share(progress)
-            self._slice_began_ns = time.perf_counter_ns()
