@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -200,6 +200,7 @@ class GraphExecutive:
         self._governor.leave(job.progress)
         if options.signal_event is not None:
             self._signal(job, options.signal_event)
+        job.run.note_bindings(_held(job, runner.memories))
         job.progress.has_submitted_all = True
         await job.progress.wait_streams()
 
@@ -386,6 +387,16 @@ def _key(job: _Job) -> tuple[object, ...]:
 
 def _title(plan: LaunchGraphPlan) -> str:
     return f"plan of {len(plan.nodes)} nodes"
+
+
+def _held(job: _Job, memories: Sequence[Memory]) -> dict[str, Binding]:
+    """What holds each bound slot's value at the end, as the caller bound it."""
+    given = {id(memory): job.bindings[name] for name, memory in job.bound.items()}
+    return {
+        slot.name: given[id(memory)]
+        for slot, memory in zip(job.plan.slots, memories, strict=True)
+        if id(memory) in given
+    }
 
 
 def _check_options(plan: LaunchGraphPlan, options: LaunchOptions) -> None:

@@ -329,7 +329,8 @@ class LaunchGraphLoopCarry:
     The two slots swap their buffers; nothing is copied.
 
     After the loop the last iteration's value is in ``current`` (after no
-    iteration, what was there before).
+    iteration, what was there before): which of two bound arrays that is,
+    `Run.binding` tells.
     """
 
     current: str = attrs.field(validator=text())

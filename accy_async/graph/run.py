@@ -17,6 +17,7 @@ from accy_async.graph.outcome import (
 )
 
 if TYPE_CHECKING:
+    from accy_async.graph.prepared import Binding
     from accy_async.graph.progress import RunProgress
     from accy_async.observe.protocol import State
 
@@ -104,6 +105,7 @@ class Run:
         self._preparing_error: Exception | None = None
         self._cleanup_errors: list[Exception] = []
         self._is_observed = False
+        self._held: Mapping[str, Binding] = {}
 
     def __repr__(self) -> str:
         return f"<Run {self.name}: {self.state}>"
@@ -174,6 +176,28 @@ class Run:
         self._is_observed = True
         if not self.is_done:
             self._cancel()
+
+    def binding(self, slot: str) -> Binding:
+        """What holds a bound slot's value after the run, as it was bound.
+
+        Loops swap the buffers of the slots that they carry: after an odd number
+        of iterations the array that was bound to ``current`` is the other one.
+
+        Raises:
+            GraphError: the run is not done, was not submitted whole, or the slot
+                is none that was bound.
+        """
+        found = self._held.get(slot) if self.is_done else None
+        if found is None:
+            raise GraphError(
+                f"run {self.name!r}: slot {slot!r} has no binding to tell of; expected "
+                "a bound slot of a run that is done"
+            )
+        return found
+
+    def note_bindings(self, held: Mapping[str, Binding]) -> None:
+        """What `binding` answers; told by its executive."""
+        self._held = held
 
     def statistics(self) -> RunStatistics:
         """The run at this moment."""

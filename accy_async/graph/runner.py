@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from accy_async.errors import DeviceError
     from accy_async.graph.governor import Governor
     from accy_async.graph.layout import BlockLayout, Step
-    from accy_async.graph.prepared import PreparedGraph
+    from accy_async.graph.prepared import Memory, PreparedGraph
     from accy_async.graph.telling import Telling
 
 __all__ = ["Runner"]
@@ -109,6 +109,11 @@ class Runner:
         self._memories = list(prepared.initial_memories)
         # Where nobody is told of each, and loops change no buffers.
         self._is_plain = telling is None and not prepared.carried
+
+    @property
+    def memories(self) -> Sequence[Memory]:
+        """What holds each slot's value now, carries swapped."""
+        return self._memories
 
     async def run(self, layout: BlockLayout) -> None:
         """Submit everything, and return when the last host item is done.
