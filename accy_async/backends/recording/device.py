@@ -1,0 +1,226 @@
+"""The device behind the recording backend: it completes work, and does none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import attrs
+
+from accy_async.artifact.formats import (
+    ArtifactFormat,
+    BackendKind,
+    artifact_format,
+    backend_kind,
+)
+from accy_async.backends.base import DEFAULT_GRACE_S, Backend
+from accy_async.backends.capabilities import Capabilities, DeviceIdentity
+from accy_async.backends.handles import (
+    StreamHandle,
+)
+from accy_async.backends.hooks import StreamState
+from accy_async.backends.lifetimes import Timeline
+from accy_async.errors import (
+    DeviceError,
+    InvalidValue,
+)
+
+if TYPE_CHECKING:
+    from accy_async.backends.guards import Guard
+
+from accy_async.backends.recording.records import (
+    CallRecord,
+    LaunchRecord,
+    RecordedOperation,
+    RecordingStream,
+    SyncScope,
+)
+
+__all__ = ["PlannedFailure", "RecordingCore"]
+
+
+class RecordingCore(Backend):
+    """The state of a recording backend, and the streams that pretend to run."""
+
+    def __init__(
+        self,
+        kind: BackendKind | str = BackendKind.CUDA,
+        format: ArtifactFormat | str | None = None,
+        *,
+        fail_load_after_count: int | None = None,
+        fail_buffer_allocate_after_count: int | None = None,
+        memory_limit_bytes: int | None = None,
+        operation_ns: float = 1000.0,
+        is_holding: bool = False,
+        grace_s: float = DEFAULT_GRACE_S,
+        keeps_records: bool = True,
+    ) -> None:
+        kind = backend_kind(kind)
+        if not isinstance(kind, BackendKind):
+            raise InvalidValue("RecordingBackend.kind", kind, "a BackendKind")
+        chosen = kind.default_format if format is None else artifact_format(format)
+        if not isinstance(chosen, ArtifactFormat):
+            raise InvalidValue("RecordingBackend.format", format, "an ArtifactFormat")
+        self.format = chosen
+        self.fail_load_after_count = fail_load_after_count
+        self.fail_buffer_allocate_after_count = fail_buffer_allocate_after_count
+        self.memory_limit_bytes = memory_limit_bytes
+        self.operation_ns = operation_ns
+        self.create_count = self.load_count = self.launch_count = 0
+        self.destroy_count = self.buffer_allocate_count = self.sync_count = 0
+        self.write_count = self.read_count = 0
+        self.copy_count = self.fill_count = 0
+        self.destroyed_ids: list[int] = []
+        self.allocated_buffer_ids: list[int] = []
+        self.allocated_buffer_byte_sizes: list[int] = []
+        self.last_sync_scope: SyncScope | None = None
+        self.last_sync_stream: StreamHandle | None = None
+        self.launches: list[LaunchRecord] = []
+        self.calls: list[CallRecord] = []
+        self.on_call: Callable[[CallRecord], None] | None = None
+        self._keeps_records = keeps_records
+        self._holds_new_streams = is_holding
+        self._bytes_in_use = 0
+        self._failures: list[PlannedFailure] = []
+        self._execution_failures: dict[int, tuple[DeviceError, bool]] = {}
+        self._streams: list[RecordingStream] = []
+        self._pending_count = 0
+        self._capabilities = _capabilities(kind, chosen)
+        super().__init__(kind, grace_s=grace_s)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the pretended device is and can do."""
+        return self._capabilities
+
+    @property
+    def default_format(self) -> ArtifactFormat:
+        """The one format it loads."""
+        return self.format
+
+    @property
+    def last_destroyed_id(self) -> int | None:
+        """The id of the object freed last, or None."""
+        return self.destroyed_ids[-1] if self.destroyed_ids else None
+
+    def _handle_of(self, stream: StreamState) -> StreamHandle | None:
+        if stream.id is None:
+            return None
+        return StreamHandle(id=stream.id, backend=self.kind, priority=stream.priority)
+
+    def _recording_stream(self, stream: StreamHandle | None) -> RecordingStream:
+        """A stream to hold or let go on: a destroyed one, too, while it has work."""
+        if stream is not None:
+            for one in self._streams:
+                if one.id == stream.id:
+                    return one
+        return cast("RecordingStream", self._stream(stream))
+
+    def _submit(
+        self,
+        stream: StreamState,
+        position: int,
+        run: Callable[[], bool | None] | None = None,
+        waits_for: tuple[Timeline, int] | None = None,
+        takes_ns: float = 0.0,
+        guard: Guard | None = None,
+    ) -> None:
+        """Run an operation at once if nothing holds it back; else keep it."""
+        on: RecordingStream = stream  # type: ignore[assignment]
+        is_plain = run is None and guard is None
+        if waits_for is None:
+            is_ready = True
+        else:
+            is_ready = waits_for[0].completed >= waits_for[1]
+            is_plain = is_plain and not waits_for[0].has_failed
+        if is_ready and not on.pending and not on.is_held:
+            if is_plain:
+                on.time_ns += takes_ns
+                on.timeline.complete(position)
+            else:
+                _run(on, position, run, waits_for, takes_ns, guard)
+        else:
+            operation = RecordedOperation(position, run, waits_for, takes_ns, guard)
+            on.pending.append(operation)
+            self._pending_count += 1
+
+    def _pump(self) -> None:
+        """Let every stream run as far as holds and event waits allow."""
+        # What is pending waits for a hold, or for another stream.
+        has_progress = self._pending_count > 0
+        while has_progress:
+            has_progress = False
+            for stream in list(self._streams):
+                while self._run_next(stream):
+                    has_progress = True
+        self._table.sweep()
+
+    def _run_next(self, stream: RecordingStream) -> bool:
+        with self._lock:
+            if not stream.pending or (stream.is_held and stream.steps == 0):
+                return False
+            awaited = stream.pending[0].waits_for
+            if awaited is not None and awaited[0].completed < awaited[1]:
+                return False
+            one = stream.pending.popleft()
+            self._pending_count -= 1
+            if stream.steps:
+                stream.steps -= 1
+            _run(stream, one.position, one.run, one.waits_for, one.takes_ns, one.guard)
+        return True
+
+
+@attrs.define
+class PlannedFailure:
+    """A call that is to fail: its kind, how many to go, and with what."""
+
+    kind: str
+    countdown: int
+    error: BaseException
+
+
+def _run(
+    stream: RecordingStream,
+    position: int,
+    run: Callable[[], bool | None] | None,
+    waited_for: tuple[Timeline, int] | None,
+    takes_ns: float,
+    guard: Guard | None,
+) -> None:
+    """Do one operation, which is its stream's next."""
+    timeline = stream.timeline
+    stream.time_ns += takes_ns
+    if waited_for is not None and waited_for[0].has_failed:
+        cause = waited_for[0].error_at(waited_for[1])
+        if cause is not None:
+            timeline.fail(position, _consequence(cause))
+    is_blocked = guard is not None and guard.blocks()
+    is_skipped = timeline.has_failed and timeline.error_at(position) is not None
+    if not is_blocked and not is_skipped:
+        has_failed = run is not None and run() is True
+        if guard is not None and not has_failed:
+            guard.ended()
+    timeline.complete(position)
+
+
+def _consequence(cause: DeviceError) -> DeviceError:
+    error = cause.copy()
+    error.is_consequence = True
+    error.__cause__ = cause
+    return error
+
+
+def _capabilities(kind: BackendKind, format: ArtifactFormat) -> Capabilities:
+    return Capabilities(
+        identity=DeviceIdentity(
+            backend=kind,
+            name=f"recording ({kind})",
+            vendor="accy_async",
+            architecture="recording",
+        ),
+        formats=frozenset({format}),
+        priorities=(2, -2),
+        max_shared_memory_bytes=227 << 10,
+        max_streams=32,
+        timing_resolution_ns=1.0,
+    )
