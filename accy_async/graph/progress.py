@@ -21,6 +21,7 @@ import numpy as np
 
 from accy_async.backends.completion import Completion
 from accy_async.backends.lifetimes import Mark, Timeline
+from accy_async.errors import GraphError
 from accy_async.graph.outcome import NodeState, RunCancelled, RunStatistics
 from accy_async.graph.relations import Relations
 from accy_async.graph.tracker import Tracker
@@ -102,7 +103,7 @@ class RunProgress:
         # Arrays, which numpy can count in and the garbage collector passes by.
         self._lane = array("i", [0]) * self.relations.count
         self._position = array("q", [0]) * self.relations.count
-        self._calling: set[int] = set()
+        self._calling: dict[int, int] = {}  # host calls, and the tasks they are in
         self._loop_errors: dict[int, BaseException] = {}
         self._watched: dict[int, anyio.Event] = {}
         self._trackers: list[Tracker] = []
@@ -134,13 +135,13 @@ class RunProgress:
         """A host call begins."""
         self._flags[index] = _SUBMITTED
         self._lane[index] = -1
-        self._calling.add(index)
+        self._calling[index] = anyio.get_current_task().id
         self.host_calls += 1
 
     def host_finished(self, index: int) -> None:
         """A host call ended well."""
         self._flags[index] = _FINISHED
-        self._calling.discard(index)
+        self._calling.pop(index, None)
         self._tell(index)
 
     def skipped(self, index: int) -> None:
@@ -153,6 +154,7 @@ class RunProgress:
         """A node or a loop failed."""
         with self._lock:
             self.errors.setdefault(index, error)
+            self._calling.pop(index, None)
             self._flags[index] = _FAILED
             for loop in self.relations.loops_around(index):
                 self._loop_errors.setdefault(loop, error)
@@ -293,6 +295,23 @@ class RunProgress:
         if self._flags[index] != _WAITING and self._lane[index] >= 0:
             await self.mark_of(index).wait_reached()
 
+    def refuse_to_wait(self, index: int | None = None) -> None:
+        """Refuse a host call that waits for what waits for it; None for the run.
+
+        Raises:
+            GraphError: it would never end.
+        """
+        if not self._calling:
+            return
+        me = anyio.get_current_task().id
+        for call, task in self._calling.items():
+            if task == me and (index is None or self._comes_after(call, index)):
+                what = "its run" if index is None else repr(self.relations.name(index))
+                raise GraphError(
+                    f"host call {self.relations.name(call)!r} awaits {what}, which "
+                    "waits for the call itself"
+                )
+
     async def wait(self, index: int) -> None:
         """Return when a node or loop is done, in whatever way."""
         while True:
@@ -359,6 +378,22 @@ class RunProgress:
             self._trackers.remove(tracker)
 
     # Within
+
+    def _comes_after(self, call: int, index: int) -> bool:
+        """True for a call, what depends on it, and what ends with a loop around it."""
+        around_call = self.relations.loops_around(call)
+        shared = set(around_call).intersection(self.relations.loops_around(index))
+        if shared or index == call or index in around_call:
+            return True
+        seen, todo = {index}, [index]
+        while todo:
+            for before in self.relations.blockers(todo.pop()):
+                if before == call or before in around_call:
+                    return True
+                if before not in seen:
+                    seen.add(before)
+                    todo.append(before)
+        return False
 
     def _may_run_again(self, index: int) -> bool:
         """True for what lies in a loop that has iterations to come."""

@@ -34,6 +34,7 @@ class NodeHandle:
         AccyError: what the node failed with; for a host call, what it raised.
         NodeSkipped: something that it depends on failed.
         RunCancelled: the run was cancelled before the node began.
+        GraphError: a host call awaits itself, or what depends on it.
 
     Cancellation: only the wait stops; node and run go on.
     """
@@ -63,6 +64,7 @@ class NodeHandle:
 
     async def wait(self) -> None:
         """Return when the node is done; see the class."""
+        self._progress.refuse_to_wait(self._index)
         await self._progress.wait(self._index)
         state = self.state
         if state is NodeState.FINISHED:
@@ -147,6 +149,7 @@ class Run:
 
     async def wait(self) -> RunStatistics:
         """Return when all of it is done; see the class."""
+        self._progress.refuse_to_wait()
         await self._progress.done.wait()
         self._is_observed = True
         error = self._outcome()
