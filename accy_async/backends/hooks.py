@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import Handle
     from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
-    from accy_async.backends.lifetimes import Resource, Timeline
+    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.timeline import Timeline
 
 __all__ = ["BackendHooks", "EventState", "StreamState"]
 

@@ -24,9 +24,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import attrs
-
-from accy_async.backends.completion import Completion
 from accy_async.backends.handles import (
     BufferHandle,
     EventHandle,
@@ -37,7 +34,6 @@ from accy_async.backends.handles import (
 )
 from accy_async.errors import (
     AccyError,
-    DeviceError,
     InvalidArtifact,
     InvalidBuffer,
     InvalidEvent,
@@ -47,224 +43,18 @@ from accy_async.errors import (
 if TYPE_CHECKING:
     from accy_async.artifact.formats import BackendKind
 
+from accy_async.backends.timeline import Mark, Timeline
+
 __all__ = [
-    "Mark",
     "Reaper",
     "Resource",
     "ResourceTable",
-    "Timeline",
     "kind_of",
     "refuse_destroyed",
 ]
 
-_FAILURES_KEPT = 64
 _USES_KEPT = 16
 """Streams that an object remembers before it looks which are past."""
-
-
-class Timeline:
-    """How far one stream has come, who waits for it, and where it failed.
-
-    Failure: when the operation at position f fails, it and every operation
-    submitted until somebody is told form a failed range: those not yet run are
-    skipped, and every wait for a position in the range raises the error. The
-    first wait that raises it ends the range; what is submitted afterwards runs
-    normally. (A device that cannot recover is lost instead: see `lose`.)
-    """
-
-    __slots__ = (
-        "_failure",
-        "_failures",
-        "_lock",
-        "_lost",
-        "_skip_until",
-        "_waiters",
-        "completed",
-        "has_failed",
-        "name",
-        "submitted",
-    )
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.submitted = 0
-        self.completed = 0
-        self.has_failed = False  # and True for good after the first failure
-        self._lock = threading.Lock()
-        self._waiters: list[tuple[int, Completion]] = []
-        self._failure: tuple[int, DeviceError] | None = None
-        self._failures: list[tuple[int, int, DeviceError]] = []
-        self._skip_until = 0
-        self._lost: DeviceError | None = None
-
-    def __repr__(self) -> str:
-        return f"<Timeline {self.name}: {self.completed} of {self.submitted}>"
-
-    @property
-    def is_idle(self) -> bool:
-        """True where everything submitted has completed."""
-        return self.completed >= self.submitted
-
-    def has_reached(self, position: int) -> bool:
-        """True where everything up to ``position`` is done."""
-        return self.completed >= position
-
-    def request(self, position: int) -> None:
-        """Somebody will want to know when ``position`` is done.
-
-        For a device that says so only where it is asked to beforehand.
-        """
-
-    def advance(self) -> int:
-        """Submit an operation; returns its position, counting from 1.
-
-        The caller makes sure that operations reach the device in this order.
-        """
-        self.submitted += 1
-        return self.submitted
-
-    def complete(self, position: int) -> None:
-        """Say that every operation up to ``position`` is done; any thread."""
-        with self._lock:
-            if position <= self.completed:
-                return
-            self.completed = position
-            if not self._waiters:
-                return
-            reached = [c for at, c in self._waiters if at <= position]
-            self._waiters = [w for w in self._waiters if w[0] > position]
-        for completion in reached:
-            completion.set()
-
-    def fail(self, position: int, error: DeviceError) -> None:
-        """Say that the operation at ``position`` failed; call before `complete`."""
-        with self._lock:
-            self.has_failed = True
-            if self._failure is None and position > self._skip_until:
-                self._failure = (position, error)
-
-    def lose(self, error: DeviceError) -> None:
-        """The device is gone: every wait, now and later, raises ``error``."""
-        with self._lock:
-            self.has_failed = True
-            if self._lost is None:
-                self._lost = error
-            self.completed = self.submitted
-            waiters, self._waiters = self._waiters, []
-        for _, completion in waiters:
-            completion.set()
-
-    def error_at(self, position: int) -> DeviceError | None:
-        """The error whose failed range holds ``position``, without telling it.
-
-        An operation that finds one here, at its own position, is to be skipped.
-        """
-        if not self.has_failed:
-            return None
-        with self._lock:
-            return self._error_at(position)
-
-    def _error_at(self, position: int) -> DeviceError | None:
-        if self._lost is not None:
-            return self._lost
-        if self._failure is not None and position >= self._failure[0]:
-            return self._failure[1]
-        for first, last, error in reversed(self._failures):
-            if first <= position <= last:
-                return error
-        return None
-
-    def raise_at(self, position: int) -> None:
-        """Raise the error whose failed range holds ``position``, if any does.
-
-        Raises:
-            DeviceError: a fresh copy each time, with the first as its cause.
-        """
-        with self._lock:
-            error = self._error_at(position)
-            if self._failure is not None and error is self._failure[1]:
-                self._skip_until = self.submitted
-                self._failures.append((self._failure[0], self.submitted, error))
-                del self._failures[:-_FAILURES_KEPT]
-                self._failure = None
-        if error is not None:
-            raise error.copy() from error.__cause__
-
-    async def wait(self, position: int) -> None:
-        """Return once every operation up to ``position`` is done.
-
-        Raises:
-            DeviceError: the operation at ``position``, or one before it in the
-                same failed range, failed.
-
-        Cancellation: only the wait stops.
-        """
-        await self.wait_reached(position)
-        self.raise_at(position)
-
-    async def wait_untold(self, position: int) -> None:
-        """`wait`, but silent about a failure that some wait has raised already.
-
-        Raises:
-            DeviceError: the device is lost, or nobody was told yet what failed.
-        """
-        await self.wait_reached(position)
-        with self._lock:
-            untold = self._failure
-            is_told = self._lost is None and (untold is None or position < untold[0])
-        if not is_told:
-            self.raise_at(position)
-
-    async def wait_reached(self, position: int) -> None:
-        """Return once every operation up to ``position`` has ended, in any way.
-
-        Cancellation: only the wait stops.
-        """
-        completion = Completion()
-        self.watch(position, completion)
-        try:
-            await completion.wait()
-        except BaseException:
-            self.unwatch(completion)
-            raise
-
-    def watch(self, position: int, completion: Completion) -> None:
-        """Have the signal set once every operation up to ``position`` has ended."""
-        with self._lock:
-            if self.completed < position and self._lost is None:
-                self._waiters.append((position, completion))
-                return
-        completion.set()
-
-    def unwatch(self, completion: Completion) -> None:
-        """Forget a signal given to `watch`."""
-        with self._lock:
-            self._waiters = [w for w in self._waiters if w[1] is not completion]
-
-
-@attrs.frozen
-class Mark:
-    """A point in a stream's work."""
-
-    timeline: Timeline
-    position: int
-
-    @property
-    def is_reached(self) -> bool:
-        """True where the stream has come this far."""
-        return self.timeline.has_reached(self.position)
-
-    async def wait(self) -> None:
-        """Return once the stream has come this far; see `Timeline.wait`."""
-        await self.timeline.wait(self.position)
-
-    async def wait_untold(self) -> None:
-        """The same, for what nobody was told yet; see `Timeline.wait_untold`."""
-        await self.timeline.wait_untold(self.position)
-
-    async def wait_reached(self) -> None:
-        """The same, without raising what failed; see `Timeline.wait_reached`."""
-        await self.timeline.wait_reached(self.position)
 
 
 class Resource:

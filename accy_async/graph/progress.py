@@ -20,7 +20,7 @@ import anyio.lowlevel
 import numpy as np
 
 from accy_async.backends.completion import Completion
-from accy_async.backends.lifetimes import Mark, Timeline
+from accy_async.backends.timeline import Mark, Timeline
 from accy_async.errors import GraphError
 from accy_async.graph.outcome import NodeState, RunCancelled, RunStatistics
 from accy_async.graph.relations import Relations

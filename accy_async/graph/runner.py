@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 import numpy as np
 
-from accy_async.backends.lifetimes import Mark
+from accy_async.backends.timeline import Mark
 from accy_async.errors import GraphError
 from accy_async.graph.hostcalls import call_host
 from accy_async.graph.nodes import HostCall, RuntimeScalar

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.handles import StreamHandle
-    from accy_async.backends.lifetimes import Mark
+    from accy_async.backends.timeline import Mark
     from accy_async.observe.protocol import Observer
 
 from accy_async.session.statistics import SessionStatistics

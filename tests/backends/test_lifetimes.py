@@ -18,7 +18,8 @@ from accy_async.backends import (
     Reaper,
     StreamHandle,
 )
-from accy_async.backends.lifetimes import Resource, ResourceTable, Timeline, kind_of
+from accy_async.backends.lifetimes import Resource, ResourceTable, kind_of
+from accy_async.backends.timeline import Timeline
 from accy_async.errors import (
     AccyError,
     InvalidArtifact,

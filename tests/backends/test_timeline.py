@@ -10,7 +10,7 @@ from anyio import wait_all_tasks_blocked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accy_async.backends.lifetimes import Timeline
+from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError, DeviceLost
 from tests.backends.loops import PATIENCE_S, run_in_thread
 

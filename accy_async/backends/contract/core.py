@@ -10,7 +10,8 @@ from typing import ClassVar, cast
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import Handle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import BackendHooks, StreamState
-from accy_async.backends.lifetimes import Reaper, Resource, ResourceTable, Timeline
+from accy_async.backends.lifetimes import Reaper, Resource, ResourceTable
+from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError, DeviceLost, ForkedProcess, SessionClosed
 
 __all__ = ["DEFAULT_GRACE_S", "BackendCore", "SettleTimeout", "advance"]

@@ -7,7 +7,8 @@ from typing import cast
 from accy_async.backends.contract.core import BackendCore
 from accy_async.backends.handles import EventHandle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import EventState
-from accy_async.backends.lifetimes import Mark, Resource, Timeline
+from accy_async.backends.lifetimes import Resource
+from accy_async.backends.timeline import Mark, Timeline
 from accy_async.errors import InvalidEvent
 
 __all__ = ["Streams", "mark_of"]

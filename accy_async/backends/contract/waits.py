@@ -10,7 +10,7 @@ import anyio.lowlevel
 from accy_async.backends.contract.core import SettleTimeout
 from accy_async.backends.contract.streams import Streams, mark_of
 from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
-from accy_async.backends.lifetimes import Mark
+from accy_async.backends.timeline import Mark
 from accy_async.errors import DeviceError, DeviceLost
 
 __all__ = ["Waits"]

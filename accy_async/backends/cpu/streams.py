@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from accy_async.backends.cpu.pool import Scratch
 from accy_async.backends.guards import Guard
 from accy_async.backends.hooks import StreamState
-from accy_async.backends.lifetimes import Timeline
+from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError
 
 __all__ = ["CpuStream", "CpuTimeline", "Operation"]

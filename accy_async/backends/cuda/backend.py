@@ -19,7 +19,8 @@ from accy_async.backends.cuda.modules import CudaKernel, load_kernel
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.lifetimes import Mark, Resource
+from accy_async.backends.lifetimes import Resource
+from accy_async.backends.timeline import Mark
 from accy_async.errors import AccyError, DeviceError
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ _WORDS = 4096
 
 _POLL_S = 0.0002
 """How long a wait reads its stream's word between turns of the loop."""
+
+
+def _nothing() -> None:
+    """What is done on the host at a position that only has to be noticed."""
 
 
 class _CudaStream(StreamState):
@@ -111,7 +116,8 @@ class CudaBackend(Backend):
         words.fill(0)
         self._free_words = [self._words + 8 * i for i in reversed(range(_WORDS))]
         self._natives: dict[CudaTimeline, Any] = {}
-        self._hub = Hub(self._query, lambda: self._table.sweep())
+        self._is_given_back = False
+        self._hub = Hub(self._query, self._after_completion)
         super().__init__(BackendKind.CUDA, grace_s=grace_s)
 
     @property
@@ -139,14 +145,42 @@ class CudaBackend(Backend):
         """
         if self._is_forked or self._is_closed:
             return
-        super().close()
-        if self._lost is None and self._default.timeline.is_idle and not self._reaper:
+        try:
+            super().close()
+        finally:
+            self._give_back()
+            for line in self._timelines():
+                if not line.is_idle:  # then the hub looks, and tries again
+                    cast("CudaTimeline", line).finish_with(line.submitted, _nothing)
+
+    def _give_back(self) -> None:
+        """End the hub and give the context back, if nothing is in use any more."""
+        with self._lock:
+            if self._is_given_back:
+                return
+            if self._lost is not None:  # what there was went with the context
+                self._is_given_back = True
+                self._hub.close()
+                return
+            if self._reaper or not self._default.timeline.is_idle:
+                return
+            self._is_given_back = True
             self._hub.close()
+            self._context.make_current()
             native = self._natives.pop(cast("CudaTimeline", self._default.timeline))
             self._call(self._driver.cuStreamDestroy(native), "cuStreamDestroy")
             self._pool.close()
             self._pinned.close()
             self._context.release()
+
+    def _after_completion(self) -> None:
+        """Free what became idle; the hub calls this."""
+        self._table.sweep()
+        if self._is_closed:
+            try:
+                self._give_back()
+            except AccyError:
+                return  # nobody is left to be told
 
     # Waiting
 

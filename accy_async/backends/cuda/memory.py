@@ -154,6 +154,7 @@ class PinnedPool:
     def close(self) -> None:
         """Free every block; none may be in use."""
         driver = self._context.driver
+        self._context.make_current()
         with self._lock:
             blocks, self._all = self._all, []
             self._idle.clear()
@@ -162,6 +163,7 @@ class PinnedPool:
 
     def _allocate(self, size: int) -> int:
         driver = self._context.driver
+        self._context.make_current()
         # Portable (1) and mapped (2): any context may use it, and the device sees it.
         answer: Any = driver.cuMemHostAlloc(size, 1 | 2)
         address = int(check(driver, answer, "cuMemHostAlloc"))

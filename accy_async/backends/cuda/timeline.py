@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from accy_async.backends.lifetimes import Timeline
+from accy_async.backends.timeline import Timeline
 
 if TYPE_CHECKING:
     from accy_async.backends.completion import Completion
@@ -120,7 +120,7 @@ class CudaTimeline(Timeline):
     def poll(self) -> bool:
         """Read the word and wake who waits for what it says; True if nobody is left."""
         reached = self._word.value
-        if reached > self._completed or self._waiters:
+        if reached > self._completed or self._waiters or self._finishers:
             self._finish(reached)
             self._wake(reached)
         return not self._waiters and not self._finishers

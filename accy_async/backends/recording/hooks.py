@@ -11,7 +11,8 @@ from accy_async.backends.handles import (
     ObjectKind,
 )
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.lifetimes import Resource, Timeline
+from accy_async.backends.lifetimes import Resource
+from accy_async.backends.timeline import Timeline
 from accy_async.errors import (
     DeviceError,
     OutOfMemory,

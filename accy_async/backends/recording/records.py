@@ -15,7 +15,7 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.hooks import StreamState
-from accy_async.backends.lifetimes import Timeline
+from accy_async.backends.timeline import Timeline
 from accy_async.dtypes import ScalarArgument
 
 if TYPE_CHECKING:
