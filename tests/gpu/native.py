@@ -31,7 +31,7 @@ _ARGUMENTS = {
     "copy": (2, 0),  # w[b] = r[b]
     "empty": (0, 0),
     "spin": (0, 1),  # for so many nanoseconds, a u64
-    "gate": (0, 1),  # until the host word at the address, a u64, is not 0
+    "gate": (0, 1),  # h[1] = 1, then until h[0] is not 0, in host memory at a u64
     "stray": (0, 1),  # writes to the address, a u64: lost is the context
 }
 NAMES = tuple(_ARGUMENTS)
@@ -108,10 +108,12 @@ look:
     ret;
 }}
 
-.visible .entry gate(.param .u64 word)
+.visible .entry gate(.param .u64 words)
 {{
     .reg .b64 %rd<5>; .reg .b32 %r<2>; .reg .pred %p<2>;
-    ld.param.u64 %rd1, [word];
+    ld.param.u64 %rd1, [words];
+    mov.u32 %r1, 1;
+    st.volatile.global.u32 [%rd1+4], %r1;
     mov.u64 %rd2, %globaltimer;
 look:
     ld.volatile.global.u32 %r1, [%rd1];

@@ -14,10 +14,11 @@ from accy_async.backends.cuda import CudaBackend
 from accy_async.compiler.kernels import reference_scan, scan_pipeline
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import GraceExpired
 from accy_async.graph import LaunchGraphBuilder
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.pipeline import PipelineLaunch, add_pipeline
-from accy_async.session import Session, open_session
+from accy_async.session import open_session
 from tests.gpu import native
 
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
@@ -86,26 +87,38 @@ async def test_cancelled_chain_is_left_within_grace_and_the_next_run_is_exact() 
     backend.close()
 
 
-async def _wait_for_gate(session: Session, address: int) -> None:
-    g = LaunchGraphBuilder()
-    g.kernel(native.entry("gate"), [], [ScalarArgument.u64(address)])
-    await session.run(g.build())
+async def _knock(words: np.ndarray) -> None:
+    """Return once the gate's kernel has begun."""
+    for _ in range(1000):
+        if words[1]:
+            return
+        await anyio.sleep(0.01)
+    pytest.fail("the kernel did not begin")
 
 
 async def test_kernel_that_does_not_end_holds_the_exit_no_longer_than_grace() -> None:
-    words, address = native.host_words()
-    words[1000] = 0
+    all_words, address = native.host_words()
+    words, address = all_words[1000:1002], address + 4000
+    words[:] = 0
+    g = LaunchGraphBuilder()
+    g.kernel(native.entry("gate"), [], [ScalarArgument.u64(address)])
+    plan = g.build()
     backend = CudaBackend()
-    started = time.monotonic()
-    with anyio.move_on_after(0.1) as scope:
-        async with open_session(backend, grace=0.5) as session:
-            await _wait_for_gate(session, address + 4000)
-    took = time.monotonic() - started
-    assert scope.cancelled_caught
-    assert took < 1.5
-    assert any(session.live_objects().values())
-    assert backend.is_healthy
-    words[1000] = 1
+    started = [0.0]
+    try:
+        with pytest.raises(ExceptionGroup) as caught, anyio.CancelScope() as scope:
+            async with open_session(backend, grace=0.5) as session:
+                session.start(plan)
+                await _knock(words)
+                started[0] = time.monotonic()
+                scope.cancel()
+                await anyio.sleep(60)
+        assert time.monotonic() - started[0] < 1.5
+        assert caught.group_contains(GraceExpired)
+        assert any(session.live_objects().values())
+        assert backend.is_healthy
+    finally:
+        words[0] = 1
     with anyio.fail_after(10):
         await backend.wait_device()
     for _ in range(100):
