@@ -50,6 +50,10 @@ MAX_PREPARED = 32
 """Prepared plans kept for running again; the one unused longest goes first."""
 
 
+_LONG = 1000
+"""Nodes from which on a run leaves a stream of the pool to those after it."""
+
+
 class GraphExecutive:
     """Runs plans on one device.
 
@@ -210,7 +214,10 @@ class GraphExecutive:
             job.streams = [own]
             job.max_streams = 1
         else:
-            job.max_streams = self._streams.limit
+            # A long run leaves a stream to those that start while it goes on.
+            limit = self._streams.limit
+            leaves_one = limit > 1 and len(job.plan.nodes) >= _LONG
+            job.max_streams = limit - 1 if leaves_one else limit
             layout = await laid_out(job.plan, job.max_streams)
             wanted = [*layout.stream_priorities]
             wanted += [0] * (max(1, layout.most_streams) - len(wanted))
