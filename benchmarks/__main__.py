@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("launch_cost", "bandwidth", "startup", "waking", "ticker")
+NAMES = (
+    *("launch_cost", "bandwidth", "startup", "waking", "ticker"),
+    *("graph_cost", "graph_liveness", "graph_overlap", "graph_fairness"),
+)
 
 
 def main(names: list[str]) -> int:
