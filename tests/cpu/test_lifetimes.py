@@ -25,13 +25,13 @@ from accy_async.errors import (
     OutOfMemory,
     UnsupportedOperation,
 )
-from tests.conformance.devices import THREADS, CpuDevice, join_threads
+from tests.conformance.devices import CpuDevice, join_threads
 from tests.cpu import native
 
 
 def our_threads() -> list[str]:
     """The names of the CPU backends' threads that are running."""
-    return [t.name for t in threading.enumerate() if t.name.startswith(THREADS)]
+    return [t.name for t in threading.enumerate() if t.name.startswith("accy_async cpu")]
 
 
 def test_opening_a_backend_starts_no_thread() -> None:
@@ -67,7 +67,7 @@ def test_thread_of_a_destroyed_stream_ends() -> None:
     device.write([0], stream)
     release = device.hold(stream)
     device.backend.destroy(stream)
-    assert our_threads() == [f"{THREADS} stream {stream.id}"]
+    assert our_threads() == [f"accy_async cpu stream {stream.id}"]
     release()
     join_threads()
     device.close()
