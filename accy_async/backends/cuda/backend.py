@@ -148,10 +148,13 @@ class CudaBackend(Backend):
         try:
             super().close()
         finally:
+            lines = [cast("CudaTimeline", line) for line in self._timelines()]
+            busy = [line for line in lines if not line.is_idle]  # asks the driver
+            self._table.sweep()
             self._give_back()
-            for line in self._timelines():
-                if not line.is_idle:  # then the hub looks, and tries again
-                    cast("CudaTimeline", line).finish_with(line.submitted, _nothing)
+            if not self._is_given_back:  # then the hub tries again when these are done
+                for line in busy or lines:
+                    line.finish_with(line.submitted, _nothing)
 
     def _give_back(self) -> None:
         """End the hub and give the context back, if nothing is in use any more."""
@@ -167,7 +170,9 @@ class CudaBackend(Backend):
             self._is_given_back = True
             self._hub.close()
             self._context.make_current()
-            native = self._natives.pop(cast("CudaTimeline", self._default.timeline))
+            line = cast("CudaTimeline", self._default.timeline)
+            line.detach()
+            native = self._natives.pop(line)
             self._call(self._driver.cuStreamDestroy(native), "cuStreamDestroy")
             self._pool.close()
             self._pinned.close()
@@ -398,6 +403,7 @@ class CudaBackend(Backend):
             self._call(driver.cuModuleUnload(module), "cuModuleUnload")
         elif resource.kind is ObjectKind.STREAM:
             stream = cast("_CudaStream", resource.payload)
+            stream.flags.detach()
             self._natives.pop(stream.flags, None)
             self._call(driver.cuStreamDestroy(stream.native), "cuStreamDestroy")
             self._free_words.append(stream.flags.word_address)

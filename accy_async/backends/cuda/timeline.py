@@ -112,6 +112,10 @@ class CudaTimeline(Timeline):
             self._flagged = self.submitted
             self._flag(self, self._flagged)
 
+    def detach(self) -> None:
+        """Leave the word to others: everything that was submitted is done."""
+        self._word = ctypes.c_uint64(self.submitted)
+
     def complete(self, position: int) -> None:
         """Say that every operation up to ``position`` is done; any thread."""
         self._finish(position)
