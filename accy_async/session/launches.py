@@ -105,7 +105,7 @@ class SessionLaunches(SessionCore):
             plan,
             bindings,
             options or LaunchOptions(),
-            observer or self.observer,
+            self.observer if observer is None else observer,
         )
 
     async def run(
