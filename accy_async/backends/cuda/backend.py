@@ -15,7 +15,7 @@ from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, check
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
-from accy_async.backends.cuda.modules import CudaKernel, load_kernel
+from accy_async.backends.cuda.modules import CudaKernel, LateUnloads, load_kernel
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
@@ -116,6 +116,7 @@ class CudaBackend(Backend):
         words.fill(0)
         self._free_words = [self._words + 8 * i for i in reversed(range(_WORDS))]
         self._natives: dict[CudaTimeline, Any] = {}
+        self._unloads = LateUnloads(self._context)
         self._is_given_back = False
         self._hub = Hub(self._query, self._after_completion)
         super().__init__(BackendKind.CUDA, grace_s=grace_s)
@@ -170,6 +171,7 @@ class CudaBackend(Backend):
             self._is_given_back = True
             self._hub.close()
             self._context.make_current()
+            self._unloads.unload()
             line = cast("CudaTimeline", self._default.timeline)
             line.detach()
             native = self._natives.pop(line)
@@ -181,11 +183,20 @@ class CudaBackend(Backend):
     def _after_completion(self) -> None:
         """Free what became idle; the hub calls this."""
         self._table.sweep()
-        if self._is_closed:
-            try:
+        try:
+            self._unload_if_idle()
+            if self._is_closed:
                 self._give_back()
-            except AccyError:
-                return  # nobody is left to be told
+        except AccyError:
+            return  # nobody asked; a device that is lost tells everybody who does
+
+    def _unload_if_idle(self) -> None:
+        """Unload what was to be unloaded, if nothing is at work on the device."""
+        if not self._unloads or self._lost is not None:
+            return
+        with self._lock:  # no submission comes between
+            if all(line.is_idle for line in self._timelines()):
+                self._unloads.unload()
 
     # Waiting
 
@@ -399,8 +410,8 @@ class CudaBackend(Backend):
         if resource.kind is ObjectKind.BUFFER:
             self._pool.free(cast("DeviceMemory", resource.payload))
         elif resource.kind is ObjectKind.ARTIFACT:
-            module = cast("CudaKernel", resource.payload).module
-            self._call(driver.cuModuleUnload(module), "cuModuleUnload")
+            self._unloads.add(cast("CudaKernel", resource.payload))
+            self._unload_if_idle()
         elif resource.kind is ObjectKind.STREAM:
             stream = cast("_CudaStream", resource.payload)
             stream.flags.detach()

@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from accy_async.artifact.formats import ArtifactFormat
-from accy_async.backends.cuda.driver import driver_error
+from accy_async.backends.cuda.driver import check, driver_error
 from accy_async.errors import InvalidArtifact
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.cuda.context import CudaContext
 
-__all__ = ["CudaKernel", "load_kernel"]
+__all__ = ["CudaKernel", "LateUnloads", "load_kernel"]
 
 _VERSION = re.compile(rb"^\s*\.version\s+(\d+)\.(\d+)", re.MULTILINE)
 _TARGET = re.compile(rb"^\s*\.target\s+(sm_\d+[a-z]?)", re.MULTILINE)
@@ -39,6 +39,34 @@ class CudaKernel:
         self.shared_limit = 48 << 10
 
 
+class LateUnloads:
+    """Modules to unload once the device stands still.
+
+    ``cuModuleUnload`` waits for all work of the context, of whatever stream and
+    kernel: behind one that does not end it would not return. Seen on an H200 with
+    driver 580; the documentation does not say so.
+    """
+
+    def __init__(self, context: CudaContext) -> None:
+        self._context = context
+        self._modules: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def add(self, kernel: CudaKernel) -> None:
+        """Have the kernel's module unloaded later."""
+        self._modules.append(kernel.module)
+
+    def unload(self) -> None:
+        """Unload them all; nothing may be at work on the device."""
+        driver = self._context.driver
+        self._context.make_current()
+        while self._modules:
+            answer = driver.cuModuleUnload(self._modules.pop())
+            check(driver, answer, "cuModuleUnload")
+
+
 def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
     """Load a kernel from PTX or a cubin.
 
@@ -62,9 +90,7 @@ def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
         driver.CUjit_option.CU_JIT_ERROR_LOG_BUFFER,
         driver.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
     ]
-    answer = driver.cuModuleLoadDataEx(
-        image, len(options), options, [log, len(log)]
-    )
+    answer = driver.cuModuleLoadDataEx(image, len(options), options, [log, len(log)])
     if answer[0] != 0:
         error = driver_error(driver, answer[0], "cuModuleLoadDataEx")
         text = log.split(b"\0")[0].decode(errors="replace").strip()
