@@ -176,7 +176,7 @@ class RunProgress:
         """
         if self._flags[index] in _BAD:  # since an earlier iteration
             return True
-        if not self._is_stopped and not self._follows_failure(index):
+        if not self._is_stopped and not self.follows_failure(index):
             return False
         verdict = self._flags[index] = self._verdict()
         for loop in self.relations.loops_around(index):
@@ -240,6 +240,22 @@ class RunProgress:
         begun = [index for index, flag in enumerate(self._flags) if flag != _WAITING]
         return sorted(begun, key=self._position.__getitem__)
 
+    def follows_failure(self, index: int) -> bool:
+        """True where something that the node depends on went wrong.
+
+        Loops and what is unguarded pass a failure on: they may have had their
+        turn without anybody having asked.
+        """
+        seen, todo = {index}, [index]
+        while todo:
+            for before in self.relations.blockers(todo.pop()):
+                if self._flags[before] in _BAD:
+                    return True
+                if before not in seen and self._is_unguarded(before):
+                    seen.add(before)
+                    todo.append(before)
+        return False
+
     def mark_of(self, index: int) -> Mark:
         """Where a submitted node or loop ends on the device."""
         return Mark(self.timelines[self._lane[index]], self._position[index])
@@ -261,7 +277,7 @@ class RunProgress:
                     if (
                         self.is_guarding
                         and self._is_unguarded(index)
-                        and self._follows_failure(index)
+                        and self.follows_failure(index)
                     ):
                         return _STATES[self._verdict()]
                     lost = mark.timeline.error_at(mark.position)
@@ -412,22 +428,6 @@ class RunProgress:
 
     def _is_unguarded(self, index: int) -> bool:
         return index >= self.node_count or index in self.unguarded
-
-    def _follows_failure(self, index: int) -> bool:
-        """True where something that the node depends on went wrong.
-
-        Loops and what is unguarded pass a failure on: they may have had their
-        turn without anybody having asked.
-        """
-        seen, todo = {index}, [index]
-        while todo:
-            for before in self.relations.blockers(todo.pop()):
-                if self._flags[before] in _BAD:
-                    return True
-                if before not in seen and self._is_unguarded(before):
-                    seen.add(before)
-                    todo.append(before)
-        return False
 
     def _count_states(self) -> dict[NodeState, int]:
         """How many nodes stand where, without asking each of 100,000."""

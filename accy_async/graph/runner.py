@@ -291,6 +291,8 @@ class Runner:
             self._refused(node, guard, error)
         else:
             progress.submitted(node, lane, position)
+            if self._telling is not None and node in progress.unguarded:
+                self._telling.watch(guard, progress.timelines[lane], position)
 
     def _refused(self, node: int, guard: Guard, error: Exception) -> None:
         """A node could not be submitted: it failed, unless the device is lost."""

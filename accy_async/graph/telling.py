@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from accy_async.backends.completion import Completion
 from accy_async.graph.nodes import EventSignal, EventWait, Fill, HostCall, KernelCall
 from accy_async.graph.outcome import NodeState
 from accy_async.graph.progress import NodeGuard, RunProgress
 from accy_async.observe.protocol import DEFAULT_STREAM, Dim3, Observer, State, new_id
 
 if TYPE_CHECKING:
+    from accy_async.backends.guards import Guard
+    from accy_async.backends.timeline import Timeline
     from accy_async.graph.prepared import PreparedGraph
 
 __all__ = ["Telling"]
@@ -60,6 +63,28 @@ class _TellingGuard(NodeGuard):
         self._telling.finished(self._node_id, "failed", error)
         super().failed(error)
 
+    def passed(self) -> None:
+        """The stream came past the node."""
+        if self._progress.done.is_set():
+            return
+        self._telling.started(self._node_id)
+        has_failed = self._progress.follows_failure(self._index)
+        self._telling.finished(self._node_id, "skipped" if has_failed else "ok")
+
+
+class _Passing(Completion):
+    """Set when a stream comes past a node that the device does not ask about."""
+
+    __slots__ = ("_guard",)
+
+    def __init__(self, guard: _TellingGuard) -> None:
+        super().__init__()
+        self._guard = guard
+
+    def set(self) -> None:
+        super().set()
+        self._guard.passed()
+
 
 class Telling:
     """Tells one observer of one run.
@@ -89,6 +114,11 @@ class Telling:
             self._run_id,
             tuple((index[e.before], index[e.after]) for e in self._plan.dependencies),
         )
+
+    def watch(self, guard: Guard, timeline: Timeline, position: int) -> None:
+        """Tell when the stream comes past a node that nobody asks about then."""
+        if isinstance(guard, _TellingGuard):
+            timeline.watch(position, _Passing(guard))
 
     def guard(self, node: int, stream_id: int) -> NodeGuard:
         """Tell of a submission; returns the guard to submit it under."""
