@@ -1,4 +1,4 @@
-"""The deciding part: every transition there is, and no other; and the sharing of room."""
+"""The deciding part: every transition there is, no other; the sharing of room."""
 
 from __future__ import annotations
 
