@@ -166,7 +166,10 @@ class CudaBackend(Backend):
                 self._is_given_back = True
                 self._hub.close()
                 return
-            if self._reaper or not self._default.timeline.is_idle:
+            # `close` may still be at it: the hub must not be faster.
+            if self._table.living() or self._reaper:
+                return
+            if not self._default.timeline.is_idle:
                 return
             self._is_given_back = True
             self._hub.close()
@@ -380,11 +383,14 @@ class CudaBackend(Backend):
         return _CudaEvent(has_timing=has_timing, native=native)
 
     def _record(self, stream: StreamState, position: int, event: EventState) -> None:
-        del position
         native = cast("_CudaStream", stream).native
         self._submit(
             "cuEventRecord", cast("_CudaEvent", event).native, native, stream=stream
         )
+        if not event.has_timing:
+            # Whoever waits for the event must not wait for what comes behind it. A
+            # timed event does without: its time is taken, the flag takes some too.
+            cast("CudaTimeline", stream.timeline).request(position)
 
     def _stream_wait(
         self, stream: StreamState, position: int, event: EventState
