@@ -7,15 +7,16 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import anyio.lowlevel
-import numpy as np
 
 from accy_async.artifact.formats import BackendKind
-from accy_async.backends.base import DEFAULT_GRACE_S, Backend
+from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.cuda.context import CudaContext
+from accy_async.backends.cuda.copies import CudaCopies
 from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, check
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
 from accy_async.backends.cuda.modules import CudaKernel, LateUnloads, load_kernel
+from accy_async.backends.cuda.objects import CudaEvent, CudaStream, LaunchArguments
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.guards import Guard
-    from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
 
 __all__ = ["CudaBackend"]
@@ -43,46 +43,7 @@ def _nothing() -> None:
     """What is done on the host at a position that only has to be noticed."""
 
 
-class _CudaStream(StreamState):
-    def __init__(self, timeline: CudaTimeline, priority: int, native: Any) -> None:  # noqa: ANN401
-        super().__init__(timeline, priority)
-        self.native = native
-        self.flags = timeline
-
-
-class _CudaEvent(EventState):
-    def __init__(self, *, has_timing: bool, native: Any) -> None:  # noqa: ANN401
-        super().__init__(has_timing=has_timing)
-        self.native = native
-
-
-class _Arguments:
-    """A launch's arguments as the driver takes them, packed once."""
-
-    __slots__ = ("_values", "launch", "pointer")
-
-    def __init__(
-        self, kernel: CudaKernel, request: LaunchRequest, addresses: list[int]
-    ) -> None:
-        slots = addresses + [scalar.slot for scalar in request.scalars]
-        values = (ctypes.c_uint64 * max(1, len(slots)))(*slots)
-        first = ctypes.addressof(values)
-        pointers = (ctypes.c_void_p * max(1, len(slots)))(
-            *[first + 8 * i for i in range(len(slots))]
-        )
-        self._values = (values, pointers)
-        self.pointer = ctypes.addressof(pointers)
-        geometry = request.geometry
-        # What cuLaunchKernel takes before the stream.
-        self.launch = (
-            kernel.function,
-            *geometry.grid,
-            *geometry.threadgroup,
-            geometry.dynamic_shared_memory_bytes,
-        )
-
-
-class CudaBackend(Backend):
+class CudaBackend(CudaCopies):
     """One NVIDIA GPU.
 
     Args:
@@ -222,102 +183,6 @@ class CudaBackend(Backend):
         self._context.make_current()
         return self._pool.allocate(byte_size, alignment)
 
-    def _write(
-        self,
-        stream: StreamState,
-        position: int,
-        buffer: Resource,
-        offset_bytes: int,
-        data: HostMemory,
-        guard: Guard | None,
-    ) -> None:
-        del guard
-        if data.byte_size == 0:
-            return
-        target = cast("DeviceMemory", buffer.payload).address + offset_bytes
-        staging, block = self._pinned.take(data.byte_size)
-        np.copyto(block[: data.byte_size], data.array)
-        native = cast("_CudaStream", stream).native
-        self._submit(
-            "cuMemcpyHtoDAsync", target, staging, data.byte_size, native, stream=stream
-        )
-        size = data.byte_size
-        cast("CudaTimeline", stream.timeline).finish_with(
-            position, lambda: self._pinned.give_back(staging, size)
-        )
-
-    def _read(
-        self,
-        stream: StreamState,
-        position: int,
-        buffer: Resource,
-        offset_bytes: int,
-        out: HostMemory,
-        guard: Guard | None,
-    ) -> None:
-        del guard
-        size = out.byte_size
-        if size == 0:
-            return
-        source = cast("DeviceMemory", buffer.payload).address + offset_bytes
-        staging, block = self._pinned.take(size)
-        native = cast("_CudaStream", stream).native
-        self._submit("cuMemcpyDtoHAsync", staging, source, size, native, stream=stream)
-
-        def finish() -> None:
-            np.copyto(out.array, block[:size])
-            self._pinned.give_back(staging, size)
-
-        cast("CudaTimeline", stream.timeline).finish_with(position, finish)
-
-    def _copy(
-        self,
-        stream: StreamState,
-        position: int,
-        source: Resource,
-        target: Resource,
-        byte_size: int,
-        guard: Guard | None,
-    ) -> None:
-        del position, guard
-        if byte_size:
-            read = cast("DeviceMemory", source.payload).address
-            written = cast("DeviceMemory", target.payload).address
-            native = cast("_CudaStream", stream).native
-            self._submit(
-                "cuMemcpyDtoDAsync", written, read, byte_size, native, stream=stream
-            )
-
-    def _fill(
-        self,
-        stream: StreamState,
-        position: int,
-        buffer: Resource,
-        pattern: bytes,
-        byte_size: int,
-        guard: Guard | None,
-    ) -> None:
-        del position, guard
-        if not byte_size:
-            return
-        address = cast("DeviceMemory", buffer.payload).address
-        native = cast("_CudaStream", stream).native
-        if len(pattern) == 8 and pattern[:4] == pattern[4:]:
-            pattern = pattern[:4]
-        value = int.from_bytes(pattern, "little")
-        count = byte_size // len(pattern)
-        if len(pattern) < 8:
-            call = f"cuMemsetD{8 * len(pattern)}Async"
-            self._submit(call, address, value, count, native, stream=stream)
-            return
-        for half in (0, 4):  # eight bytes as two columns of four, 8 bytes apart
-            value = int.from_bytes(pattern[half : half + 4], "little")
-            self._submit(
-                "cuMemsetD2D32Async",
-                address + half, 8, value, 1, count, native,
-                stream=stream,
-            )  # fmt: skip
-
     def _prepare(
         self,
         request: LaunchRequest,
@@ -339,7 +204,7 @@ class CudaBackend(Backend):
             for buffer in buffers
             if buffer is not None
         ]
-        return _Arguments(kernel, request, addresses)
+        return LaunchArguments(kernel, request, addresses)
 
     def _launch(
         self,
@@ -349,7 +214,7 @@ class CudaBackend(Backend):
         guard: Guard | None,
     ) -> None:
         del position, guard
-        packed: _Arguments = prepared.payload  # type: ignore[assignment]
+        packed: LaunchArguments = prepared.payload  # type: ignore[assignment]
         if not hasattr(self._current, "is_set"):
             self._context.make_current()
         native = stream.native  # type: ignore[attr-defined]
@@ -374,18 +239,18 @@ class CudaBackend(Backend):
         ctypes.c_uint64.from_address(word).value = 0
         line = CudaTimeline(name, word, self._flag, self._query, self._hub.notice)
         self._natives[line] = native
-        return _CudaStream(line, priority, native)
+        return CudaStream(line, priority, native)
 
     def _open_event(self, *, has_timing: bool) -> EventState:
         self._context.make_current()
         flags = 0 if has_timing else 2  # CU_EVENT_DISABLE_TIMING
         native = self._call(self._driver.cuEventCreate(flags), "cuEventCreate")
-        return _CudaEvent(has_timing=has_timing, native=native)
+        return CudaEvent(has_timing=has_timing, native=native)
 
     def _record(self, stream: StreamState, position: int, event: EventState) -> None:
-        native = cast("_CudaStream", stream).native
+        native = cast("CudaStream", stream).native
         self._submit(
-            "cuEventRecord", cast("_CudaEvent", event).native, native, stream=stream
+            "cuEventRecord", cast("CudaEvent", event).native, native, stream=stream
         )
         if not event.has_timing:
             # Whoever waits for the event must not wait for what comes behind it. A
@@ -396,15 +261,15 @@ class CudaBackend(Backend):
         self, stream: StreamState, position: int, event: EventState
     ) -> None:
         del position
-        native = cast("_CudaStream", stream).native
+        native = cast("CudaStream", stream).native
         self._submit(
-            "cuStreamWaitEvent", native, cast("_CudaEvent", event).native, 0,
+            "cuStreamWaitEvent", native, cast("CudaEvent", event).native, 0,
             stream=stream,
         )  # fmt: skip
 
     def _elapsed_ns(self, start: EventState, end: EventState) -> float:
         answer = self._driver.cuEventElapsedTime(
-            cast("_CudaEvent", start).native, cast("_CudaEvent", end).native
+            cast("CudaEvent", start).native, cast("CudaEvent", end).native
         )
         return 1e6 * float(self._call(answer, "cuEventElapsedTime"))
 
@@ -419,13 +284,13 @@ class CudaBackend(Backend):
             self._unloads.add(cast("CudaKernel", resource.payload))
             self._unload_if_idle()
         elif resource.kind is ObjectKind.STREAM:
-            stream = cast("_CudaStream", resource.payload)
+            stream = cast("CudaStream", resource.payload)
             stream.flags.detach()
             self._natives.pop(stream.flags, None)
             self._call(driver.cuStreamDestroy(stream.native), "cuStreamDestroy")
             self._free_words.append(stream.flags.word_address)
         else:
-            native = cast("_CudaEvent", resource.payload).native
+            native = cast("CudaEvent", resource.payload).native
             self._call(driver.cuEventDestroy(native), "cuEventDestroy")
 
     def _find_for_launch(self, handle: Handle) -> Resource | None:
