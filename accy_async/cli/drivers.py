@@ -1,4 +1,4 @@
-"""What is installed for devices that this version does not drive yet.
+"""What is installed for devices that cannot be driven here.
 
 Only files are looked at: loading a driver's library, let alone starting it, may
 take seconds, or wake a sleeping device.

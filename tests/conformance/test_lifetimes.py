@@ -211,6 +211,7 @@ async def test_close_is_idempotent_and_waits_for_nothing(device: Device) -> None
     backend = device.backend
     stream, event = backend.create_stream(), backend.create_event()
     backend.record_event(event, stream)
+    await backend.wait_event(event)
     release = device.hold(stream)
     buffer = backend.allocate_buffer(4)
     backend.write_buffer(buffer, b"1234", stream=stream)
