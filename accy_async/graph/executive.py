@@ -201,7 +201,7 @@ class GraphExecutive:
             job.telling,
         )
         await runner.run(await laid_out(job.plan, job.max_streams))
-        self._governor.leave(job.progress)
+        self._governor.drain(job.progress)
         if options.signal_event is not None:
             self._signal(job, options.signal_event)
         job.run.note_bindings(_held(job, runner.memories))

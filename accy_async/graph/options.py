@@ -70,8 +70,8 @@ class LaunchOptions:
     """How one run of a plan differs from the plain one.
 
     Attributes:
-        stream: run everything on this stream, in the plan's order; None for the
-            plan's own layout on leased streams.
+        stream: run everything on this stream, one after the other in the order of
+            the plan's layout on one; None for its own layout on leased streams.
         wait_events: events that the run waits for on the device before anything.
         signal_event: an event that the run signals when all of it is done.
         tuning: which launch candidate a node uses, by node name.
