@@ -193,6 +193,21 @@ async def test_no_more_is_in_flight_than_was_said(limit: int) -> None:
     check_empty(device)
 
 
+async def test_no_more_is_in_flight_however_many_runs_there_are() -> None:
+    """Runs that have submitted everything still take room until they are done."""
+    device = RecordingBackend(is_holding=True)
+    async with open_session(device, max_in_flight=64, max_streams=8) as session:
+        runs = [session.start(chains(1, 60)) for _ in range(20)]
+        await anyio.wait_all_tasks_blocked()
+        # Shares shrink as runs come, what was in flight stays: 64, a half of it, a
+        # third... for eight runs at once, and what each submits between two looks.
+        most = sum(64 / count + 16 for count in range(1, 9))
+        assert sum(run.statistics().in_flight for run in runs) <= most
+        device.release_all()
+        for run in runs:
+            assert (await run).nodes == {NodeState.FINISHED: 60}
+
+
 def completed_before(device: RecordingBackend, small: Run, big: Run) -> int:
     """How many nodes of the big run the device does until the small one is done."""
     before = big.statistics().nodes.get(NodeState.FINISHED, 0)
