@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from accy_async.compiler.form import (
@@ -30,6 +33,8 @@ from accy_async.compiler.form import (
     ThreadVariable,
     constant,
     exp,
+    maximum,
+    minimum,
     select,
 )
 from accy_async.dtypes import DType
@@ -83,6 +88,116 @@ def test_ill_typed_parts_are_refused_when_built(
 ) -> None:
     with pytest.raises(InvalidType, match=message):
         make()
+
+
+K = KernelBuilder("k", (256, 1, 1))
+ARRAY = K.buffer("a", F32, "read_write")
+VARIABLE = K.variable("v", constant(F32, 0.0))
+X: Any = name(F32)
+U: Any = name(U32)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: X**2, r"'\*\*', expected products, such as x \* x"),
+        (lambda: 2**X, r"'\*\*'"),
+        (lambda: X // 2, "'//', expected /"),
+        (lambda: X @ X, "'@'"),
+        (lambda: divmod(U, 2), "divmod"),
+        (lambda: math.sqrt(X), r"float\(\).*only on the device"),
+        (lambda: math.floor(X), r"math.floor\(\).*only on the device"),
+        (lambda: round(X), "round"),
+        (lambda: range(U), "Python integer"),
+        (lambda: list(X), "iterating"),
+        (lambda: max(X, 0.0), "truth value.*& and |"),
+        (lambda: np.sqrt(X), r"'numpy.sqrt', expected sqrt\(...\) of the kernel form"),
+        (lambda: np.add(X, X), "'numpy.add'"),
+        (lambda: np.add.reduce(X), "'numpy.add'"),
+        (lambda: np.float32(2) == X, r"'numpy.equal', expected x.equals"),
+        (lambda: np.ones(3, np.float32) * X, r"ScalarArgument\.f32"),
+        (lambda: X * np.ones(3, np.float32), r"ScalarArgument\.f32"),
+        (lambda: sum(cast("Any", ARRAY)), "iterating"),
+        (lambda: cast("Any", ARRAY) + 1, "'\\+'.*element of it, such as a"),
+        (lambda: X + ARRAY, "operand: got ArrayHandle.*such as a"),
+        (lambda: X + VARIABLE, r"operand: got VariableHandle.*v\.value"),
+        (lambda: cast("Any", VARIABLE) + 1, r"'\+'.*v\.value"),
+        (lambda: bool(VARIABLE), r"truth value.*v\.value"),
+        (lambda: np.exp(cast("Any", VARIABLE)), r"'numpy.exp', expected exp"),
+        (lambda: np.exp(cast("Any", ARRAY)), r"'numpy.exp', expected exp"),
+        (
+            lambda: exp(cast("Any", 2.0)),
+            r"Unary\.value: got 2\.0.*constant\(dtype, n\)",
+        ),
+        (lambda: select(name(BOOL), 0.0, 1.0), r"select: got.*constant\(dtype, n\)"),
+        (lambda: select(cast("Any", X == 1), X, X), r"x\.equals\(y\)"),
+        (lambda: K.let("l", cast("Any", 3)), r"Let\.value: got 3.*constant"),
+        (lambda: K.variable("w", cast("Any", 3)), r"Declare\.value: got 3.*constant"),
+        (lambda: K.count("i", 0, 5).__enter__(), "bounds of count i.*constant"),
+        (
+            lambda: constant(cast("Any", 128), cast("Any", U32)),
+            r"constant\.dtype: got 128, expected a DType; write constant\(dtype, value\)",
+        ),
+    ],
+)
+def test_python_that_the_form_has_not_got_is_refused(
+    make: Callable[[], object], message: str
+) -> None:
+    """With an error of ours, which says what to write instead."""
+    with pytest.raises(InvalidType, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (lambda: +X, X),
+        (lambda: np.float32(2) * X, constant(F32, 2.0) * X),
+        (lambda: np.float32(2) - X, constant(F32, 2.0) - X),
+        (lambda: np.float32(2) < X, X > 2.0),
+        (lambda: np.uint32(2) << U, constant(U32, 2) << U),
+        (lambda: 2 % U, constant(U32, 2) % U),
+        (lambda: 2 & U, constant(U32, 2) & U),
+        (lambda: 2 | U, constant(U32, 2) | U),
+        (lambda: 2 ^ U, constant(U32, 2) ^ U),
+        (lambda: 2 << U, constant(U32, 2) << U),
+        (lambda: 2 >> U, constant(U32, 2) >> U),
+        (lambda: minimum(0.0, X), minimum(constant(F32, 0.0), X)),
+        (lambda: maximum(X, 0.0), maximum(X, constant(F32, 0.0))),
+        (lambda: select(X < 1, 0.0, X), select(X < 1, constant(F32, 0.0), X)),
+    ],
+)
+def test_number_on_either_side_takes_the_other_operands_dtype(
+    made: Callable[[], Expression], expected: Expression
+) -> None:
+    assert made() == expected
+
+
+@pytest.mark.parametrize("limit", [128, np.uint32(128), constant(U32, 128)])
+def test_limit_of_a_region_may_be_a_number(limit: Any) -> None:
+    k = KernelBuilder("k", (256, 1, 1))
+    with k.region(limit=limit):
+        pass
+    assert k.build().body == (Region((), constant(U32, 128)),)
+
+
+@pytest.mark.parametrize("limit", [True, 2.5, "128", VARIABLE])
+def test_limit_of_a_region_that_is_no_integer_is_refused(limit: Any) -> None:
+    k = KernelBuilder("k", (256, 1, 1))
+    with (
+        pytest.raises(InvalidType, match=r"region\.limit.*constant\(DType\.U32, 128\)"),
+        k.region(limit=limit),
+    ):
+        pass
+
+
+def test_number_as_one_bound_of_a_count_takes_the_others_dtype() -> None:
+    k = KernelBuilder("k", (256, 1, 1))
+    n = k.scalar("n", DType.I64)
+    with k.count("up", 0, n) as up, k.count("down", n, 100, 2) as down:
+        assert (up.dtype, down.dtype) == (DType.I64, DType.I64)
+    inner = For("down", n, constant(DType.I64, 100), (), 2)
+    assert k.build().body == (For("up", constant(DType.I64, 0), n, (inner,)),)
 
 
 @pytest.mark.parametrize(

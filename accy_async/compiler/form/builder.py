@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import attrs
+import numpy as np
 
 from accy_async.compiler.form.expressions import (
     Builtin,
@@ -33,6 +34,8 @@ from accy_async.compiler.form.expressions import (
     Name,
     Operand,
     constant,
+    operands,
+    refused_ufunc,
 )
 from accy_async.compiler.form.kernel import (
     Buffer,
@@ -40,6 +43,12 @@ from accy_async.compiler.form.kernel import (
     Scalar,
     SharedArray,
     ThreadVariable,
+)
+from accy_async.compiler.form.refusals import (
+    NO_PYTHON_NUMBER,
+    OPERATORS,
+    NoOperand,
+    refuses,
 )
 from accy_async.compiler.form.statements import (
     Assert,
@@ -53,14 +62,24 @@ from accy_async.compiler.form.statements import (
     Store,
 )
 from accy_async.dtypes import DType
-from accy_async.errors import InvalidValue
+from accy_async.errors import InvalidType, InvalidValue
 
 __all__ = ["ArrayHandle", "KernelBuilder", "VariableHandle"]
 
 
+_ELEMENT = "an element of it, such as a[i]"
+_VALUE = "v.value to read the variable, v.set(...) to assign to it"
+
+
+@refuses({**OPERATORS, **NO_PYTHON_NUMBER}, _ELEMENT)
 @attrs.frozen(eq=False)
-class ArrayHandle:
-    """A buffer or shared array while its kernel is built."""
+class ArrayHandle(NoOperand):
+    """A buffer or shared array while its kernel is built.
+
+    ``a[i]`` loads an element there and then, ``a[i] = x`` stores one.
+    """
+
+    meant = _ELEMENT
 
     name: str
     dtype: DType
@@ -74,14 +93,25 @@ class ArrayHandle:
             Store(self.name, constant(DType.U64, index), constant(self.dtype, value))
         )
 
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
+    ) -> Expression:
+        raise refused_ufunc(type(self).__name__, ufunc)
+
     def at(self, index: Operand) -> Expression:
         """The load as an expression, made where the statement using it runs."""
         return Load(self.name, self.dtype, constant(DType.U64, index))
 
 
+@refuses(
+    {**OPERATORS, **NO_PYTHON_NUMBER, "__bool__": "its truth value in Python"},
+    _VALUE,
+)
 @attrs.frozen(eq=False)
-class VariableHandle:
+class VariableHandle(NoOperand):
     """A variable while its kernel is built."""
+
+    meant = _VALUE
 
     name: str
     dtype: DType
@@ -91,6 +121,11 @@ class VariableHandle:
     def value(self) -> Expression:
         """What it holds where the statement using this runs."""
         return Name(self.name, self.dtype)
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
+    ) -> Expression:
+        raise refused_ufunc(type(self).__name__, ufunc)
 
     def set(self, value: Operand) -> None:
         """Assign a new value."""
@@ -147,9 +182,9 @@ class KernelBuilder:
 
     def let(self, name: str | None, value: Expression) -> Expression:
         """Evaluate here and name the value; None makes up a name."""
-        name = self._fresh() if name is None else name
-        self.append(Let(name, value))
-        return Name(name, value.dtype)
+        statement = Let(self._fresh() if name is None else name, value)
+        self.append(statement)
+        return Name(statement.name, value.dtype)
 
     def variable(self, name: str, initial: Expression) -> VariableHandle:
         """A variable of the current body, uniform or per thread as that is."""
@@ -161,11 +196,12 @@ class KernelBuilder:
         self.append(Assert(condition, code))
 
     @contextmanager
-    def region(self, limit: Expression | None = None) -> Iterator[None]:
+    def region(self, limit: Expression | int | None = None) -> Iterator[None]:
         """What the threads below ``limit`` do until the next barrier."""
+        below = _limit(limit)
         with self._body() as body:
             yield
-        self.append(Region(tuple(body), limit))
+        self.append(Region(tuple(body), below))
 
     @contextmanager
     def when(self, condition: Expression) -> Iterator[None]:
@@ -188,9 +224,13 @@ class KernelBuilder:
 
     @contextmanager
     def count(
-        self, name: str, begin: Expression, end: Expression, step: int = 1
+        self, name: str, begin: Operand, end: Operand, step: int = 1
     ) -> Iterator[Expression]:
-        """Statements that run for every index from begin up to, not with, end."""
+        """Statements that run for every index from begin up to, not with, end.
+
+        A number as one bound takes the other's dtype, which is the index's.
+        """
+        begin, end = operands(f"bounds of count {name}", begin, end)
         with self._body() as body:
             yield Name(name, begin.dtype)
         self.append(For(name, begin, end, tuple(body), step))
@@ -225,3 +265,15 @@ class KernelBuilder:
     def _fresh(self) -> str:
         self._names += 1
         return f"_{self._names}"
+
+
+def _limit(limit: object) -> Expression | None:
+    if limit is None or isinstance(limit, Expression):
+        return limit
+    if isinstance(limit, (int, np.integer)) and not isinstance(limit, bool):
+        return constant(DType.U32, int(limit))
+    raise InvalidType(
+        "region.limit",
+        limit,
+        "an int, or a uniform integer such as constant(DType.U32, 128)",
+    )

@@ -25,6 +25,7 @@ from accy_async.compiler.form.operations import (
     can_bitcast,
     can_cast,
 )
+from accy_async.compiler.form.refusals import NO_PYTHON_NUMBER, NoOperand, refuses
 from accy_async.dtypes import DType, ScalarArgument, ScalarValue
 from accy_async.errors import InvalidType, InvalidValue
 from accy_async.values import instances, text
@@ -32,7 +33,10 @@ from accy_async.values import instances, text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+
 __all__ = [
+    "EXPECTED_EXPRESSION",
     "IDENTIFIER",
     "MAX_EXPRESSION_NODES",
     "Binary",
@@ -54,8 +58,54 @@ __all__ = [
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 MAX_EXPRESSION_NODES = 256
 """The nodes of one expression's tree, each use of a shared part counted."""
+EXPECTED_EXPRESSION = (
+    "an expression: a[i] of an array, v.value of a variable, constant(dtype, n) of a "
+    "number, and x.equals(y) instead of x == y"
+)
+_REFLECTED = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "divide": "__rtruediv__",
+    "true_divide": "__rtruediv__",
+    "remainder": "__rmod__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+    "left_shift": "__rlshift__",
+    "right_shift": "__rrshift__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+}
+_OURS = {
+    **{name: name for name in ("sqrt", "exp", "log", "tanh", "floor", "minimum")},
+    "maximum": "maximum",
+    "ceil": "ceiling",
+    "trunc": "truncate",
+    "rint": "round_even",
+    "where": "select",
+    "absolute": "abs",
+    "equal": "x.equals",
+    "not_equal": "x.differs",
+    "fmin": "minimum",
+    "fmax": "maximum",
+}
 
 
+@refuses(
+    NO_PYTHON_NUMBER,
+    "an operation of the kernel form (floor, ceiling, truncate, round_even, sqrt, "
+    "k.count, ...): the value is known only on the device",
+)
+@refuses({"__pow__": "**", "__rpow__": "**"}, "products, such as x * x, or exp and log")
+@refuses(
+    {"__floordiv__": "//", "__rfloordiv__": "//"},
+    "/, which truncates integers toward zero; floor(x / y) for floats",
+)
+@refuses({"__matmul__": "@", "__rmatmul__": "@"}, "a sum of products, in a count")
+@refuses({"__divmod__": "divmod()", "__rdivmod__": "divmod()"}, "x / y and x % y")
 @attrs.frozen(order=False)
 class Expression:
     """What every expression offers: a dtype and Python's operators.
@@ -117,8 +167,22 @@ class Expression:
         raise InvalidType(
             type(self).__name__,
             "its truth value in Python",
-            "k.when(...) or select(...): it is known only on the device",
+            "k.when(...), select(...), or & and | instead of and and or: it is known "
+            "only on the device",
         )
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
+    ) -> Expression:
+        """Python's operators with a numpy scalar on their left; no other ufunc."""
+        reflected = _REFLECTED.get(ufunc.__name__)
+        if reflected is None or method != "__call__" or options or len(inputs) != 2:
+            raise refused_ufunc(type(self).__name__, ufunc)
+        left, right = inputs
+        if isinstance(left, Expression) or not isinstance(right, Expression):
+            raise refused_ufunc(type(self).__name__, ufunc)
+        result: Expression = getattr(right, reflected)(left)
+        return result
 
     def __lt__(self, other: Operand) -> Expression:
         return Compare(Comparison.LESS, self, constant(self.dtype, other))
@@ -159,20 +223,41 @@ class Expression:
     def __mod__(self, other: Operand) -> Expression:
         return Binary(BinaryOperation.REMAINDER, self, constant(self.dtype, other))
 
+    def __rmod__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.REMAINDER, constant(self.dtype, other), self)
+
     def __and__(self, other: Operand) -> Expression:
         return Binary(BinaryOperation.AND, self, constant(self.dtype, other))
+
+    def __rand__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.AND, constant(self.dtype, other), self)
 
     def __or__(self, other: Operand) -> Expression:
         return Binary(BinaryOperation.OR, self, constant(self.dtype, other))
 
+    def __ror__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.OR, constant(self.dtype, other), self)
+
     def __xor__(self, other: Operand) -> Expression:
         return Binary(BinaryOperation.XOR, self, constant(self.dtype, other))
+
+    def __rxor__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.XOR, constant(self.dtype, other), self)
 
     def __lshift__(self, other: Operand) -> Expression:
         return Binary(BinaryOperation.SHIFT_LEFT, self, constant(self.dtype, other))
 
+    def __rlshift__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.SHIFT_LEFT, constant(self.dtype, other), self)
+
     def __rshift__(self, other: Operand) -> Expression:
         return Binary(BinaryOperation.SHIFT_RIGHT, self, constant(self.dtype, other))
+
+    def __rrshift__(self, other: Operand) -> Expression:
+        return Binary(BinaryOperation.SHIFT_RIGHT, constant(self.dtype, other), self)
+
+    def __pos__(self) -> Expression:
+        return self
 
     def __neg__(self) -> Expression:
         return Unary(UnaryOperation.NEGATE, self)
@@ -191,7 +276,7 @@ def _bits(scalar: ScalarArgument) -> tuple[str, bytes]:
     return scalar.dtype.value, scalar.to_bytes()
 
 
-_operand = instances(Expression, expected="an expression")
+_operand = instances(Expression, expected=EXPECTED_EXPRESSION)
 
 
 @attrs.frozen(order=False)
@@ -395,15 +480,43 @@ class Bitcast(Expression):
         return (self.value,)
 
 
+def refused_ufunc(subject: str, ufunc: np.ufunc) -> InvalidType:
+    """What to raise where one of numpy's functions is called on a part of a kernel."""
+    name = ufunc.__name__
+    ours = f"{_OURS[name]}(...)" if name in _OURS else "a function"
+    return InvalidType(
+        subject, f"numpy.{name}", f"{ours} of the kernel form: it runs on the device"
+    )
+
+
 def constant(dtype: DType, value: Operand) -> Expression:
     """A number as a constant of the dtype; an expression is returned as it is.
 
     Raises:
         InvalidType, OutOfRange: the dtype does not hold the number.
     """
+    if not isinstance(dtype, DType):
+        raise InvalidType(
+            "constant.dtype", dtype, "a DType; write constant(dtype, value)"
+        )
     if isinstance(value, Expression):
         return value
+    if isinstance(value, NoOperand):
+        raise InvalidType("operand", value, value.meant)
     return Constant(ScalarArgument.of(dtype, value))
+
+
+def operands(what: str, left: Operand, right: Operand) -> tuple[Expression, Expression]:
+    """Two operands as expressions; a number beside one takes the other's dtype.
+
+    Raises:
+        InvalidType: neither is an expression.
+    """
+    if isinstance(left, Expression):
+        return left, constant(left.dtype, right)
+    if isinstance(right, Expression):
+        return constant(right.dtype, left), right
+    raise InvalidType(what, (left, right), f"two operands, one {EXPECTED_EXPRESSION}")
 
 
 def require_integer(what: str, value: Expression) -> None:

@@ -8,7 +8,7 @@ from accy_async.compiler.form.expressions import (
     Operand,
     Select,
     Unary,
-    constant,
+    operands,
 )
 from accy_async.compiler.form.operations import BinaryOperation, UnaryOperation
 
@@ -27,19 +27,19 @@ __all__ = [
 ]
 
 
-def select(condition: Expression, then: Expression, otherwise: Operand) -> Expression:
-    """``then`` where the condition holds, else ``otherwise``."""
-    return Select(condition, then, constant(then.dtype, otherwise))
+def select(condition: Expression, then: Operand, otherwise: Operand) -> Expression:
+    """``then`` where the condition holds, else ``otherwise``; both are evaluated."""
+    return Select(condition, *operands("select", then, otherwise))
 
 
-def minimum(left: Expression, right: Operand) -> Expression:
+def minimum(left: Operand, right: Operand) -> Expression:
     """The smaller of two values; a NaN loses to a number."""
-    return Binary(BinaryOperation.MINIMUM, left, constant(left.dtype, right))
+    return Binary(BinaryOperation.MINIMUM, *operands("minimum", left, right))
 
 
-def maximum(left: Expression, right: Operand) -> Expression:
+def maximum(left: Operand, right: Operand) -> Expression:
     """The larger of two values; a NaN loses to a number."""
-    return Binary(BinaryOperation.MAXIMUM, left, constant(left.dtype, right))
+    return Binary(BinaryOperation.MAXIMUM, *operands("maximum", left, right))
 
 
 def exp(value: Expression) -> Expression:

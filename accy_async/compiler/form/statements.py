@@ -12,6 +12,7 @@ from __future__ import annotations
 import attrs
 
 from accy_async.compiler.form.expressions import (
+    EXPECTED_EXPRESSION,
     IDENTIFIER,
     Expression,
     require_bool,
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 _name = text(pattern=IDENTIFIER, what="an identifier")
-_value = instances(Expression, expected="an expression")
+_value = instances(Expression, expected=EXPECTED_EXPRESSION)
 
 
 @attrs.frozen
