@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from accy_async.cli.early import ending_at_once
+
 __all__ = ["main"]
 
 
@@ -18,9 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows the command's name; the process's own if left out.
     """
-    try:
+    with ending_at_once():
         from accy_async.cli.app import run_command
 
-        return run_command(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt:  # while importing, or a second one in the cleanup
-        return 130
+    return run_command(sys.argv[1:] if arguments is None else arguments)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 from cyclopts.validators import Number
 
 from accy_async import __version__, run
@@ -88,7 +88,8 @@ def demo(
     Parameters
     ----------
     backend: str
-        What to run on: auto (the best here), cpu, or recording (executes nothing).
+        What to run on: auto (the best here), cuda, cpu, or recording (executes
+        nothing).
     length: int
         How many values of the made-up sensor signal to scan; 10,000,000 if left out.
     input: Path
@@ -128,7 +129,9 @@ def demo(
         except ImportError as error:
             if loop != "uvloop" or error.name != "uvloop":
                 raise
-            raise UsageError("--loop uvloop: it is not installed") from error
+            raise UsageError(
+                "--loop uvloop: it is not installed; pip install uvloop"
+            ) from error
         except BaseException as error:
             if interrupts.signum is None:
                 raise
@@ -148,6 +151,13 @@ def _check_backend(name: str) -> None:
     raise UsageError(f"--backend {name}: there are {', '.join(BACKEND_NAMES)}")
 
 
+_COMMANDS: dict[str, Callable[..., int]] = {
+    "devices": devices,
+    "demo": demo,
+    "trace": trace,
+}
+
+
 def _app() -> App:
     app = App(
         name="accy-async",
@@ -155,10 +165,19 @@ def _app() -> App:
         version=f"accy-async {__version__}",
         help_format="plaintext",
     )
-    app.command(devices)
-    app.command(demo)
-    app.command(trace)
+    for command in _COMMANDS.values():
+        app.command(command)
     return app
+
+
+def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:
+    """What is wrong with the arguments, and whose help says more."""
+    text = " ".join(str(error).split())
+    command = next((name for name in arguments if name in _COMMANDS), None)
+    if command == "trace" and isinstance(error, MissingArgumentError):
+        text = "trace expects a FILE, as save_trace writes it"
+    asked = f"accy-async {command}" if command else "accy-async"
+    return f"{text} ({asked} --help says more)"
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -171,11 +190,10 @@ def run_command(arguments: Sequence[str]) -> int:
         code = command(*bound.args, **bound.kwargs)
         sys.stdout.flush()
     except CycloptsError as error:
-        text = " ".join(str(error).split())
-        usage = UsageError(f"{text} (accy-async --help says more)")
+        usage = UsageError(_usage(error, arguments))
         return report_error(usage, as_json=as_json, with_traceback=with_traceback)
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt as error:  # before the event loop, or a second one
+        return Interrupts().report(error, as_json=as_json)
     except BrokenPipeError:
         return leave_broken_pipe()
     except Exception as error:  # noqa: BLE001 - said in one line, with an exit code

@@ -16,6 +16,7 @@ import anyio
 import anyio.abc
 from rich.console import Console
 
+from accy_async.cli.early import TEXT
 from accy_async.cli.exits import ExitCode, exit_code_of
 
 __all__ = ["Interrupts", "console", "leave_broken_pipe", "report_error", "write_json"]
@@ -155,7 +156,7 @@ class Interrupts:
             error: what `run` raised; its cause is what went wrong in leaving.
             as_json: True to print a document as well.
         """
-        text = "interrupted; everything was given back"
+        text = TEXT
         trouble = error.__cause__ if isinstance(error, KeyboardInterrupt) else error
         if trouble is not None:
             text = f"interrupted; in leaving: {_one_line(trouble)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +28,7 @@ _MACHINES = Group("For machines and for finding faults", sort_key=2)
 _FLAG = Parameter(negative="", group=_MACHINES, show_default=False)
 _PROBLEMS_SHOWN = 20
 _LONGEST_SHOWN = 5
+_TRACK = re.compile(r"(overlap on|no slice of) (track (\d+))\b")
 VIEWER = "https://ui.perfetto.dev"
 
 
@@ -36,12 +38,12 @@ class TraceReport:
 
     Attributes:
         path: the file.
-        trace: what it holds; empty where it cannot be read.
+        trace: what it holds; None where it cannot be read.
         problems: what is wrong with it.
     """
 
     path: Path
-    trace: Trace
+    trace: Trace | None
     problems: tuple[str, ...]
 
 
@@ -68,6 +70,10 @@ def trace(
     del traceback
     report = read_report(file)
     if svg is not None:
+        if report.trace is None:
+            raise UsageError(
+                f"--svg: {report.path} cannot be drawn: {report.problems[0]}"
+            )
         try:
             replace_file(svg, draw_trace(report.trace).encode())
         except OSError as error:
@@ -83,7 +89,7 @@ def read_report(path: Path) -> TraceReport:
     """Read and check a file.
 
     Raises:
-        UsageError: it cannot be read, or is no JSON.
+        UsageError: it cannot be read, is no JSON, or is JSON of something else.
     """
     try:
         data = path.read_bytes()
@@ -92,18 +98,39 @@ def read_report(path: Path) -> TraceReport:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except InvalidValue as error:
         raise UsageError(f"{path}: {error}") from error
-    problems = validate_trace(document)
+    events = document.get("traceEvents") if isinstance(document, dict) else None
+    if not isinstance(events, list):
+        raise UsageError(f"{path}: it is no trace; save_trace writes one")
+    names = _track_names(events)
+    problems = [_with_names(problem, names) for problem in validate_trace(document)]
     try:
         found = read_trace(data)
     except InvalidValue as error:
-        found = Trace()
         problems.append(str(error))
+        return TraceReport(path=path, trace=None, problems=tuple(problems))
     return TraceReport(path=path, trace=found, problems=tuple(problems))
+
+
+def _track_names(events: list[object]) -> dict[str, str]:
+    """What tracks are called in the file, by their number."""
+    names = {}
+    for event in events:
+        match event:
+            case {"name": "thread_name", "tid": int(tid), "args": {"name": str(name)}}:
+                names[str(tid)] = name
+            case _:
+                pass
+    return names
+
+
+def _with_names(problem: str, names: dict[str, str]) -> str:
+    """A problem that calls tracks as the table does: by their streams' names."""
+    return _TRACK.sub(lambda m: f"{m[1]} {names.get(m[3], m[2])}", problem)
 
 
 def trace_document(report: TraceReport) -> dict[str, object]:
     """The report for ``--json``."""
-    found = report.trace
+    found = report.trace or Trace()
     busy = found.busy_ns()
     return {
         "file": str(report.path),
@@ -133,11 +160,32 @@ def trace_document(report: TraceReport) -> dict[str, object]:
 def show(report: TraceReport) -> RenderableType:
     """The report for people."""
     from rich.console import Group as Lines
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if report.trace is not None:
+        if report.trace.spans:
+            parts.append(_table(report.path, report.trace))
+        parts += [Text(line) for line in _lines(report.trace)]
+    count = len(report.problems)
+    if count:
+        parts.append(Text(f"{count:,} problem{'s' * (count != 1)}:", "bold red"))
+        shown = report.problems[:_PROBLEMS_SHOWN]
+        parts += [Text(f"  {_plain(problem)}") for problem in shown]
+        if count > len(shown):
+            parts.append(Text(f"  and {count - len(shown):,} more"))
+    else:
+        parts.append(Text("The trace is sound.", "bold green"))
+    if report.trace is not None:
+        parts.append(Text(f"To look at it: {VIEWER}, Open trace file, {report.path}"))
+    return Lines(*parts)
+
+
+def _table(path: Path, found: Trace) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    found = report.trace
-    table = Table(title=Text(_plain(report.path.name)), title_justify="left")
+    table = Table(title=Text(_plain(path.name)), title_justify="left")
     for heading in ("stream", "nodes", "busy ms", "of the wall time"):
         table.add_column(heading, justify="left" if heading == "stream" else "right")
     busy = found.busy_ns()
@@ -145,21 +193,11 @@ def show(report: TraceReport) -> RenderableType:
         share = busy[stream] / found.wall_ns if found.wall_ns else 0.0
         table.add_row(
             stream_name(stream),
-            str(len(spans)),
-            f"{busy[stream] / 1e6:.3f}",
+            f"{len(spans):,}",
+            f"{busy[stream] / 1e6:,.3f}",
             f"{share:.0%}",
         )
-    lines = [Text(line) for line in _lines(found)]
-    if report.problems:
-        lines.append(Text(f"{len(report.problems)} problems:", "bold red"))
-        shown = report.problems[:_PROBLEMS_SHOWN]
-        lines += [Text(f"  {_plain(problem)}") for problem in shown]
-        if len(report.problems) > len(shown):
-            lines.append(Text(f"  and {len(report.problems) - len(shown)} more"))
-    else:
-        lines.append(Text("The trace is sound.", "bold green"))
-    lines.append(Text(f"To look at it: {VIEWER}, Open trace file, {report.path}"))
-    return Lines(table, *lines)
+    return table
 
 
 def _states(found: Trace) -> dict[str, int]:
@@ -168,10 +206,11 @@ def _states(found: Trace) -> dict[str, int]:
 
 
 def _lines(found: Trace) -> list[str]:
-    states = ", ".join(f"{count} {state}" for state, count in _states(found).items())
+    states = ", ".join(f"{count:,} {state}" for state, count in _states(found).items())
+    nodes, edges = len(found.spans), sum(1 for _ in found.linked_edges())
     lines = [
-        f"{len(found.spans)} nodes ({states or 'none'}), "
-        f"{sum(1 for _ in found.linked_edges())} edges, "
+        f"{nodes:,} node{'s' * (nodes != 1)} ({states or 'none'}), "
+        f"{edges:,} edge{'s' * (edges != 1)}, "
         f"{found.wall_ns / 1e6:.3f} ms from the first start to the last end"
     ]
     for count, what in (

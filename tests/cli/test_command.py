@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import accy_async
+from accy_async.backends.catalogue import BACKEND_NAMES
 from accy_async.cli import app as app_module
 from accy_async.cli.exits import ExitCode, UsageError, exit_code_of
 from accy_async.errors import (
@@ -69,6 +70,28 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert ended.out == ""
     assert ended.err.startswith("accy-async: ")
     assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("frob",), "(accy-async --help says more)"),
+        (("demo", "--frob"), "(accy-async demo --help says more)"),
+        (("devices", "--frob"), "(accy-async devices --help says more)"),
+        (("trace", "--json"), "trace expects a FILE"),
+        (("trace",), "(accy-async trace --help says more)"),
+    ],
+)
+def test_wrong_usage_points_to_the_help_that_says_more(
+    run: Run, arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in run(*arguments).err
+
+
+def test_help_of_the_demo_names_every_backend(run: Run) -> None:
+    """In the option's own words, before its default."""
+    text = run("demo", "--help").out.partition("--length")[0]
+    assert all(name in text for name in BACKEND_NAMES)
 
 
 def test_wrong_usage_is_a_document_where_that_is_wanted(run: Run) -> None:

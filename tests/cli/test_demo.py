@@ -13,8 +13,9 @@ import pytest
 from accy_async.backends import RecordingBackend
 from accy_async.backends.cpu import CpuBackend
 from accy_async.cli.demo import run as run_module
-from accy_async.cli.demo.check import distance_from_exact, first_difference
+from accy_async.cli.demo.check import Distance, distance_from_exact, first_difference
 from accy_async.cli.demo.outcome import CancelOutcome, Spread
+from accy_async.cli.demo.report import _share
 from accy_async.cli.exits import ExitCode
 from accy_async.compiler.kernels import reference_scan, scan_additions
 from accy_async.errors import DeviceError, OutOfMemory
@@ -91,6 +92,41 @@ def test_demo_on_one_stream_launches_once(run: Run) -> None:
     assert ended.document["launches"]["peak_in_flight"] == 1
 
 
+def test_demo_report_counts_one_as_one(run: Run) -> None:
+    ended = run("demo", "--length", 1, "--launches", 1, "--streams", 1)
+    text = " ".join(ended.out.split())
+    for words in (
+        "1 f32 value (",
+        "1 from one loaded pool on 1 stream, in 1 round",
+        "1 sample)",
+        "the 1 result has the bits",
+    ):
+        assert words in text
+
+
+def test_demo_report_of_no_values_describes_none(run: Run) -> None:
+    text = " ".join(run("demo", "--length", 0, "--launches", 2000).out.split())
+    assert "0 f32 values (0 bytes, CRC-32 00000000): nothing to scan" in text
+    assert "all 2,000 results have the bits" in text
+    assert "gyroscope" not in text
+    assert "its bound" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "share", "words"),
+    [
+        (0.0, 0.0, "no result is off at all"),
+        (1e-9, 2e-7, "no error takes more than 0.01% of its bound"),
+        (1e-3, 0.0212, "no error takes more than 2.12% of its bound"),
+    ],
+)
+def test_share_of_the_bound_is_never_said_to_be_none_where_it_is_some(
+    error: float, share: float, words: str
+) -> None:
+    distance = Distance(additions=8, values=9, largest_error=error, largest_share=share)
+    assert _share(distance).startswith(words)
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_demo_on_the_recording_backend_says_that_it_executes_nothing(
     run: Run, loop: str
@@ -124,7 +160,7 @@ def test_loop_that_is_not_installed_is_wrong_usage(
     monkeypatch.setitem(sys.modules, "uvloop", None)
     ended = run("demo", "--loop", "uvloop", "--length", 10)
     assert ended.code == ExitCode.USAGE
-    assert "--loop uvloop: it is not installed" in ended.err
+    assert "--loop uvloop: it is not installed; pip install uvloop" in ended.err
 
 
 # Faults

@@ -14,8 +14,10 @@ import anyio.lowlevel
 import pytest
 
 import accy_async
+from accy_async.cli import app as app_module
 from accy_async.cli.terminal import Interrupts
 from accy_async.errors import GraceExpired
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="Windows has no signals to send"
@@ -105,3 +107,62 @@ def test_work_that_is_not_interrupted(loop: str) -> None:
     assert accy_async.run(Interrupts().run, work, loop=loop) == 7
     with pytest.raises(LookupError, match="its own"):
         accy_async.run(Interrupts().run, fail, loop=loop)
+
+
+_IMPORTING = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+import accy_async.cli as command
+
+class Signalling(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "cyclopts":
+            try:
+                os.kill(os.getpid(), signal.Signals[sys.argv.pop(1)])
+            except BaseException:  # as libraries may, around what they import
+                pass
+            sys.exit(99)
+
+sys.meta_path.insert(0, Signalling())
+sys.exit(command.main())
+"""
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("signum", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_signal_while_importing(signum: str, code: int, as_json: bool) -> None:
+    """It is said as at any other time, whoever catches everything around imports."""
+    options = ["--json"] if as_json else []
+    ended = subprocess.run(
+        [sys.executable, "-c", _IMPORTING, signum, "devices", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr == "accy-async: interrupted; everything was given back\n"
+    if as_json:
+        document = json.loads(ended.stdout)
+        assert document["exit_code"] == code
+        assert document["error"]["type"] == "KeyboardInterrupt"
+    else:
+        assert ended.stdout == ""
+
+
+def test_command_gives_the_handlers_back(run: Run) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert run("--version").code == 0
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_interrupt_outside_the_event_loop_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> list[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app_module, "device_rows", interrupted)
+    ended = run("devices")
+    assert ended.code == 130
+    assert ended.err == "accy-async: interrupted; everything was given back\n"

@@ -13,6 +13,7 @@ from accy_async.cli.exits import ExitCode
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from accy_async.cli.demo.check import Distance
     from accy_async.cli.demo.outcome import DemoOutcome, Spread
 
 __all__ = ["demo_document", "demo_lines", "show"]
@@ -66,8 +67,9 @@ def demo_lines(outcome: DemoOutcome) -> list[tuple[str, str]]:
         ("device", _device(outcome)),
         (
             "input",
-            f"{given.length:,} {given.dtype} values ({_bytes(given.byte_size)}, CRC-32 "
-            f"{given.checksum}): {given.description}",
+            f"{_count(given.length, f'{given.dtype} value')} "
+            f"({_bytes(given.byte_size)}, CRC-32 {given.checksum}): "
+            f"{given.description}",
         ),
         ("pipeline", "inclusive scan: block scan, scan of the sums, add base"),
         ("prepared", prepared),
@@ -106,18 +108,19 @@ def _device(outcome: DemoOutcome) -> str:
             "recording: it executes nothing and reads zeros; the times below are the "
             "host's cost of submitting"
         )
-    cores = f"{identity.compute_units} core{'s' * (identity.compute_units != 1)}"
+    cores = _count(identity.compute_units, "core")
     return f"{outcome.backend}: {identity.name}, {identity.architecture}, {cores}"
 
 
 def _timing_lines(outcome: DemoOutcome) -> list[tuple[str, str]]:
     timing = outcome.timing
-    rounds = f"{timing.rounds} round{'s' * (timing.rounds != 1)}"
     lines = [
         (
             "launches",
-            f"{timing.launches} from one loaded pool on {outcome.streams} streams, in "
-            f"{rounds}; at the peak {timing.peak_in_flight} in flight",
+            f"{timing.launches:,} from one loaded pool on "
+            f"{_count(outcome.streams, 'stream')}, "
+            f"in {_count(timing.rounds, 'round')}; "
+            f"at the peak {timing.peak_in_flight:,} in flight",
         ),
     ]
     if not outcome.executes:
@@ -152,30 +155,48 @@ def _check(outcome: DemoOutcome) -> str:
     if check.skipped:
         return f"skipped: {check.skipped}"
     if check.wrong:
-        return f"WRONG: {check.wrong} of {check.checked} results; {check.first_wrong}"
-    text = (
-        f"all {check.checked} results have the bits of the documented order of "
-        "summation"
-    )
+        results = _count(check.checked, "result")
+        return f"WRONG: {check.wrong:,} of {results}; {check.first_wrong}"
+    if check.checked == 1:
+        text = "the 1 result has the bits of the documented order of summation"
+    else:
+        text = (
+            f"all {check.checked:,} results have the bits of the documented order of "
+            "summation"
+        )
+    be = "is" if check.checked == 1 else "are"
     distance = check.distance
     if distance is None:
         return text
     if outcome.input.dtype != "f32":
-        far = "and are" if distance.is_within_bound else "and are NOT"
-        return f"{text}, {far} numpy.cumsum's, which wraps as they do"
+        far = f"and {be}" if distance.is_within_bound else f"and {be} NOT"
+        them = "it does" if check.checked == 1 else "they do"
+        return f"{text}, {far} numpy.cumsum's, which wraps as {them}"
+    if not outcome.input.length:
+        return f"{text}; there is no value to judge"
     judged = ""
     if distance.values != outcome.input.length:
         judged = (
-            f" (judged for the {distance.values:,} values before the first NaN, "
-            "infinity or overflow)"
+            f" (judged for the {_count(distance.values, 'value')} before the first "
+            "NaN, infinity or overflow)"
         )
     verb = "within" if distance.is_within_bound else "BEYOND"
     return (
-        f"{text}, and are {verb} Higham's bound of a float64 numpy.cumsum{judged}: "
-        f"with at most {distance.additions} additions to a sum, no error takes more "
-        f"than {distance.largest_share:.2%} of its bound; the largest is "
-        f"{distance.largest_error:.2g} (numpy's own in float32: "
-        f"{distance.numpy_error:.2g}) where sums reach {distance.largest_sum:.2g}"
+        f"{text}, and {be} {verb} Higham's bound of a float64 numpy.cumsum{judged}: "
+        f"with at most {_count(distance.additions, 'addition')} to a sum, "
+        f"{_share(distance)} (numpy's own in float32: {distance.numpy_error:.2g}) "
+        f"where sums reach {distance.largest_sum:.2g}"
+    )
+
+
+def _share(distance: Distance) -> str:
+    if not distance.largest_error:
+        return "no result is off at all"
+    share = distance.largest_share
+    part = "0.01%" if share < 1e-4 else f"{share:.2%}"
+    return (
+        f"no error takes more than {part} of its bound; the largest is "
+        f"{distance.largest_error:.2g}"
     )
 
 
@@ -183,7 +204,7 @@ def _cancel(outcome: DemoOutcome) -> str:
     cancel = outcome.cancel
     if cancel.skipped:
         return f"skipped: {cancel.skipped}"
-    before = f"{cancel.queued_before} others"
+    before = _count(cancel.queued_before, "other")
     if cancel.copied_before_bytes:
         before += f" and {_bytes(cancel.copied_before_bytes)} of copies"
     state = "in flight" if cancel.was_in_flight else "not in flight any more"
@@ -204,14 +225,20 @@ def _cancel(outcome: DemoOutcome) -> str:
     )
 
 
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def _objects(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    return ", ".join(
+        _count(count, kind.removesuffix("s")) for kind, count in counts.items()
+    )
 
 
 def _spread(spread: Spread) -> str:
     return (
         f"median {_time(spread.median_s)} ({_time(spread.least_s)} to "
-        f"{_time(spread.greatest_s)}, {spread.samples} samples)"
+        f"{_time(spread.greatest_s)}, {_count(spread.samples, 'sample')})"
     )
 
 
@@ -222,4 +249,4 @@ def _time(seconds: float) -> str:
 
 
 def _bytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size} bytes"
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size:,} bytes"

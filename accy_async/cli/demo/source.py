@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 import numpy as np
@@ -51,7 +53,9 @@ def sensor_source(length: int) -> Source:
     return Source(
         values=sensor_signal(length),
         dtype=DType.F32,
-        description=(
+        description="nothing to scan"
+        if not length
+        else (
             f"a gyroscope's rate at {_RATE_HZ} Hz: two swings, a bias that walks at "
             f"random, white noise, in steps of 1/128 deg/s (PCG64 seed {SEED}); its "
             "scan is the angle turned, in samples"
@@ -101,11 +105,12 @@ def read_source(path: Path) -> Source:
         raise UsageError(f"{where}: it {what}")
     try:
         with path.open("rb") as file:
-            magic = file.read(6)
-        if magic != b"\x93NUMPY":
-            raise UsageError(
-                f"{where}: it is no .npy file; numpy.save(path, array) makes one"
-            )
+            if file.read(6) != b"\x93NUMPY":
+                raise UsageError(
+                    f"{where}: it is no .npy file; numpy.save(path, array) makes one"
+                )
+            file.seek(0)
+            _check_size(where, file)
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
         raise UsageError(f"{where}: {error}") from error
@@ -114,6 +119,37 @@ def read_source(path: Path) -> Source:
         dtype=DType.from_numpy(stored.dtype.newbyteorder("=")),
         description=f"{path.name}, {stored.dtype.name}",
     )
+
+
+def _check_size(where: str, file: BinaryIO) -> None:
+    """Refuse a file that holds less, or more, than its header says."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version not in ((2, 0), (3, 0)):
+        text = ".".join(map(str, version))
+        raise UsageError(f"{where}: it is of version {text}, which numpy has not got")
+    else:
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+    if dtype.hasobject:
+        raise UsageError(
+            f"{where}: it holds Python objects, which are never loaded; the scan takes "
+            "float32, int32 or uint32"
+        )
+    if min(shape, default=0) < 0:
+        raise UsageError(f"{where}: its header says that its shape is {shape}")
+    said, begin = math.prod(shape) * dtype.itemsize, file.tell()
+    there = file.seek(0, os.SEEK_END) - begin
+    if there < said:
+        raise UsageError(
+            f"{where}: it is truncated: its header says {said:,} bytes of values, "
+            f"{there:,} are there"
+        )
+    if there > said:
+        raise UsageError(
+            f"{where}: it has {there - said:,} bytes after its values; save one array "
+            "to a file"
+        )
 
 
 def _checked(where: str, stored: NDArray[Any]) -> NDArray[Any]:
