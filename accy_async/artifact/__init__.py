@@ -17,6 +17,7 @@ from accy_async.artifact.geometry import (
     RuntimeCeilDiv,
 )
 from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact, Payload
+from accy_async.artifact.parameters import KernelBuffer
 from accy_async.artifact.requirements import (
     DeviceFeatures,
     PushConstants,
@@ -43,6 +44,7 @@ __all__ = [
     "FixedLaunch",
     "GridExtent",
     "KernelArtifact",
+    "KernelBuffer",
     "KernelCallArtifact",
     "KernelCallLaunch",
     "KernelCallRegistry",

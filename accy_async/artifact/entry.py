@@ -18,6 +18,7 @@ from accy_async.artifact.formats import ArtifactFormat, artifact_format
 from accy_async.artifact.geometry import (
     DerivedLaunch,
     KernelCallLaunch,
+    RuntimeCeilDiv,
     launch_validator,
 )
 from accy_async.artifact.kernel import (
@@ -28,6 +29,7 @@ from accy_async.artifact.kernel import (
     show_payload,
     to_frozenset,
 )
+from accy_async.artifact.parameters import KernelBuffer
 from accy_async.artifact.requirements import (
     DeviceFeatures,
     PushConstants,
@@ -101,6 +103,8 @@ class KernelCallArtifact:
         required_features: device features the kernel needs.
         required_subgroup: subgroup features the kernel needs.
         push_constants: the range for scalars passed beside buffers, or None.
+        buffers: what the kernel takes for each of its buffers, so that graphs and
+            pipelines refuse others; none where that is not known.
 
     Raises:
         InvalidValue: a field does not hold what it says, or contradicts another.
@@ -149,6 +153,12 @@ class KernelCallArtifact:
         default=None, validator=optional(instances(PushConstants))
     )
 
+    buffers: tuple[KernelBuffer, ...] = attrs.field(
+        default=(),
+        converter=to_tuple,
+        validator=tuple_of(KernelBuffer, expected="KernelBuffer values"),
+    )
+
     def __attrs_post_init__(self) -> None:
         if self.scalar_argument_count > self.argument_count:
             raise InvalidValue(
@@ -173,6 +183,26 @@ class KernelCallArtifact:
                 f"none, or one for each of {runtime} runtime scalars",
             )
         self._check_shape_profile()
+        self._check_buffers()
+
+    def _check_buffers(self) -> None:
+        if len(self.buffers) not in (0, self.buffer_argument_count):
+            raise InvalidValue(
+                "KernelCallArtifact.buffers",
+                self.buffers,
+                f"none, or one for each of {self.buffer_argument_count} buffers",
+            )
+        runtime = self.runtime_scalar_argument_count
+        for buffer in self.buffers:
+            elements = buffer.elements
+            if isinstance(elements, RuntimeCeilDiv) and (
+                elements.argument_index >= runtime
+            ):
+                raise InvalidValue(
+                    "KernelCallArtifact.buffers",
+                    buffer,
+                    f"argument indices below runtime_scalar_argument_count={runtime}",
+                )
 
     def _check_shape_profile(self) -> None:
         if self.shape_profile is None:

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import Literal, TypeVar, Unpack
 
 from accy_async.artifact.entry import KernelCallArtifact
+from accy_async.backends.handles import BufferAccess
 from accy_async.dtypes import DType, ScalarArgument, ScalarValue
 from accy_async.errors import GraphError, InvalidValue
 from accy_async.graph.dataflow import dataflow_dependencies
@@ -137,11 +138,21 @@ class LaunchGraphBuilder:
         tuning_candidate: int | None = None,
         **options: Unpack[NodeOptions],
     ) -> NodeRef:
-        """Launch a kernel; a buffer without a use counts as read and written."""
-        uses = tuple(
-            use.read_write if isinstance(use, GraphBuffer) else use for use in buffers
-        )
-        operation = KernelCall(entry=entry, buffers=uses)
+        """Launch a kernel.
+
+        A buffer without a use is used as the kernel says it uses it; where the
+        entry does not say, as read and written.
+        """
+        known = [BufferAccess(buffer.access) for buffer in entry.buffers]
+        uses = []
+        for number, use in enumerate(buffers):
+            if isinstance(use, GraphBuffer):
+                access = (
+                    known[number] if number < len(known) else BufferAccess.READ_WRITE
+                )
+                use = BufferUse(use.name, access)
+            uses.append(use)
+        operation = KernelCall(entry=entry, buffers=tuple(uses))
         short = entry.target.rpartition(".")[2] or entry.target
         return self._add(operation, short, options, tuple(scalars), tuning_candidate)
 

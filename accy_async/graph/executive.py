@@ -414,6 +414,12 @@ def _check_options(plan: LaunchGraphPlan, options: LaunchOptions) -> None:
         raise LaunchArgumentMismatch(
             f"options.runtime_scalars: {given} were given, the plan takes {taken}"
         )
+    for index, scalar in enumerate(options.runtime_scalars):
+        dtype = plan.scalar_dtypes.get(index, scalar.dtype)
+        if scalar.dtype is not dtype:
+            raise LaunchArgumentMismatch(
+                f"options.runtime_scalars[{index}]: got {scalar!r}, expected {dtype}"
+            )
     for name in options.tuning:
         if name not in plan.node_index:
             raise LaunchArgumentMismatch(

@@ -12,6 +12,7 @@ import attrs
 
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.artifact.fingerprint import canonical_bytes
+from accy_async.dtypes import DType
 from accy_async.errors import GraphError
 from accy_async.graph.dataflow import Uses
 from accy_async.graph.draw import to_dot, to_svg
@@ -140,6 +141,11 @@ class LaunchGraphPlan:
     def loop_index(self) -> Mapping[str, int]:
         """Where each loop stands among the loops, by name."""
         return MappingProxyType(self._index.loops)
+
+    @property
+    def scalar_dtypes(self) -> Mapping[int, DType]:
+        """The dtypes of a run's scalars, by index, as far as nodes say them."""
+        return self._index.scalar_dtypes
 
     @property
     def order(self) -> GraphOrder:

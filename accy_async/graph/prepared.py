@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from accy_async.artifact.geometry import FixedLaunch
+from accy_async.artifact.parameters import check_buffer_sizes
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.handles import (
@@ -29,7 +30,7 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.launch import LaunchRequest, PreparedLaunch
-from accy_async.dtypes import ScalarArgument
+from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.graph.nodes import (
     BufferSlot,
@@ -107,11 +108,14 @@ def _bind(backend: Backend, slot: BufferSlot | HostSlot, given: Binding) -> Memo
     if isinstance(slot, HostSlot):
         if not isinstance(given, np.ndarray):
             raise InvalidType(where, given, "a numpy array")
-        if given.nbytes != slot.byte_size or not given.flags.c_contiguous:
+        wanted = np.dtype("uint16") if slot.dtype is DType.BF16 else slot.dtype.numpy
+        if given.dtype != wanted or given.shape != slot.shape:
             raise LaunchArgumentMismatch(
-                f"{where}: an array of {given.nbytes} bytes, contiguous "
-                f"{given.flags.c_contiguous}; expected {slot.byte_size} contiguous ones"
+                f"{where}: an array of {given.dtype} and shape {given.shape}, expected "
+                f"{wanted} and {slot.shape}"
             )
+        if not given.flags.c_contiguous:
+            raise LaunchArgumentMismatch(f"{where}: the array is not C-contiguous")
         return given
     if isinstance(given, DeviceArray):
         if given.dtype is not slot.dtype:
@@ -345,6 +349,13 @@ class PreparedGraph:
         self.geometries[self.plan.node_index[node.name]] = geometry
         if entry.shape_profile is not None:
             entry.shape_profile.check(runtime)
+        if entry.buffers:
+            check_buffer_sizes(
+                f"node {node.name!r}, kernel {entry.target!r}",
+                entry.buffers,
+                runtime,
+                [self._slot(use.slot).byte_size for use in call.buffers],
+            )
         buffers = tuple(
             [self._binding(use.slot, use.access, memories) for use in call.buffers]
         )

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.artifact.geometry import DerivedLaunch
+from accy_async.artifact.parameters import check_buffer_sizes
 from accy_async.dtypes import DType, ScalarArgument
-from accy_async.errors import GraphError
+from accy_async.errors import GraphError, LaunchArgumentMismatch
 from accy_async.graph.dataflow import Uses, block_uses, loop_range, node_uses
 from accy_async.graph.hazards import (
     OrderEdge,
@@ -25,6 +26,7 @@ from accy_async.graph.hazards import (
 )
 from accy_async.graph.nodes import (
     BufferSlot,
+    BufferUse,
     CopyBuffer,
     CopyFromDevice,
     CopyToDevice,
@@ -55,6 +57,7 @@ class PlanIndex:
         uses: of each node, the slots it uses and how.
         entries: the kernels that nodes launch, each once.
         signalled: the events that nodes signal, each once.
+        scalar_dtypes: the dtypes of the run's scalars, by index, where known.
     """
 
     __slots__ = (
@@ -64,6 +67,7 @@ class PlanIndex:
         "nodes",
         "order",
         "order_edges",
+        "scalar_dtypes",
         "signalled",
         "slots",
         "uses",
@@ -80,6 +84,7 @@ class PlanIndex:
         uses: list[Uses],
         entries: tuple[KernelCallArtifact, ...],
         signalled: tuple[str, ...],
+        scalar_dtypes: dict[int, DType],
     ) -> None:
         self.nodes = nodes
         self.slots = slots
@@ -90,6 +95,7 @@ class PlanIndex:
         self.uses = uses
         self.entries = entries
         self.signalled = signalled
+        self.scalar_dtypes = scalar_dtypes
 
 
 def index_plan(
@@ -118,6 +124,8 @@ def index_plan(
     nest_loops([loop.name for loop in loops], ranges)
     for loop in loops:
         _check_loop(loop, checker.slots, runtime_scalar_count)
+        if isinstance(loop.count, RuntimeScalar):
+            checker.want(f"loop {loop.name!r}", loop.count.index, DType.U32)
     edges = _edges(dependencies, node_index)
     signals, waits = signals_and_waits(nodes)
     order_edges = event_edges(nodes, signals, waits, external_events)
@@ -146,6 +154,7 @@ def index_plan(
         uses,
         tuple(checker.entries.values()),
         tuple(signals),
+        checker.scalar_dtypes,
     )
 
 
@@ -181,6 +190,7 @@ class _NodeChecker:
         self.slots = slots
         self.runtime_scalar_count = runtime_scalar_count
         self.entries: dict[int, KernelCallArtifact] = {}
+        self.scalar_dtypes: dict[int, DType] = {}
         self._wanted: dict[int, tuple[DType | None, ...]] = {}
 
     def check(self, node: LaunchGraphNode) -> None:
@@ -189,7 +199,7 @@ class _NodeChecker:
             for use in operation.buffers:
                 self._need_buffer(node, use.slot)
             self.entries[id(operation.entry)] = operation.entry
-            self._check_kernel(node, operation.entry)
+            self._check_kernel(node, operation)
             return
         if node.runtime_scalars or node.tuning_candidate is not None:
             what = "runtime scalars" if node.runtime_scalars else "a tuning candidate"
@@ -263,8 +273,28 @@ class _NodeChecker:
                 f"{operation.value!r}; expected {slot.dtype}"
             )
 
-    def _check_kernel(self, node: LaunchGraphNode, entry: KernelCallArtifact) -> None:
+    def _check_uses(
+        self, where: str, uses: Sequence[BufferUse], entry: KernelCallArtifact
+    ) -> None:
+        for number, (use, parameter) in enumerate(
+            zip(uses, entry.buffers, strict=False)
+        ):
+            slot = self.slots[use.slot]
+            if slot.dtype is not parameter.dtype:
+                raise GraphError(
+                    f"{where}: buffer {number} is slot {use.slot!r} of {slot.dtype}, "
+                    f"expected {parameter.dtype}"
+                )
+            if parameter.is_written and not use.access.writes:
+                raise GraphError(
+                    f"{where}: buffer {number} is slot {use.slot!r}, only read; the "
+                    f"kernel writes it ({parameter.access})"
+                )
+
+    def _check_kernel(self, node: LaunchGraphNode, operation: KernelCall) -> None:
+        entry = operation.entry
         where = f"node {node.name!r}, kernel {entry.target!r}"
+        self._check_uses(where, operation.buffers, entry)
         scalars = node.runtime_scalars
         count = entry.runtime_scalar_argument_count
         if scalars:
@@ -278,6 +308,8 @@ class _NodeChecker:
                 f"{where}: got no runtime scalars, expected {count}; the kernel has "
                 "no defaults for them"
             )
+        if entry.buffers:
+            self._check_sizes(where, node, operation)
         if node.tuning_candidate is not None:
             plan = entry.launch_resources
             candidates = len(plan.candidates) if plan is not None else 0
@@ -303,10 +335,35 @@ class _NodeChecker:
                         f"{where}: scalar {number} is {scalar!r}, but the plan has "
                         f"runtime_scalar_count={self.runtime_scalar_count}"
                     )
+                if dtype is not None:
+                    self.want(where, scalar.index, dtype)
             elif dtype is not None and scalar.dtype is not dtype:
                 raise GraphError(
                     f"{where}: scalar {number} is {scalar!r}, expected {dtype}"
                 )
+
+    def want(self, where: str, index: int, dtype: DType) -> None:
+        known = self.scalar_dtypes.setdefault(index, dtype)
+        if known is not dtype:
+            raise GraphError(
+                f"{where}: takes runtime scalar {index} as {dtype}, another node as "
+                f"{known}"
+            )
+
+    def _check_sizes(
+        self, where: str, node: LaunchGraphNode, operation: KernelCall
+    ) -> None:
+        """Refuse slots too small for scalars that are known already."""
+        entry = operation.entry
+        given = node.runtime_scalars or entry.runtime_scalar_defaults
+        scalars = [one for one in given if isinstance(one, ScalarArgument)]
+        if len(scalars) != len(given):
+            return
+        sizes = [self.slots[use.slot].byte_size for use in operation.buffers]
+        try:
+            check_buffer_sizes(where, entry.buffers, scalars, sizes)
+        except LaunchArgumentMismatch as error:
+            raise GraphError(str(error)) from None
 
 
 def _scalar_dtypes(entry: KernelCallArtifact) -> tuple[DType | None, ...]:

@@ -10,6 +10,7 @@ import attrs
 
 from accy_async.artifact.entry import KernelCallRegistry
 from accy_async.artifact.formats import ArtifactFormat, artifact_format
+from accy_async.artifact.parameters import check_buffer_sizes
 from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.handles import BufferBinding, Handle, StreamHandle
 from accy_async.backends.launch import LaunchRequest
@@ -342,6 +343,13 @@ def _request(
             buffers.append(request.results[ref.index])
         else:
             buffers.append(scratch[ref.index])
+    runtime = launch.scalars[: resolved.entry.runtime_scalar_argument_count]
+    check_buffer_sizes(
+        resolved.node,
+        resolved.entry.buffers,
+        runtime,
+        [binding.byte_size for binding in buffers],
+    )
     return LaunchRequest(
         artifact=entry.artifact,
         loaded=entry.loaded,

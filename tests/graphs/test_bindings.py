@@ -49,7 +49,9 @@ WRONG: dict[str, tuple[str, object, type[AccyError], str]] = {
     "no buffer": ("x", 1, InvalidType, "bindings"),
     "no array": ("h", [1, 2], InvalidType, "a numpy array"),
     "no event": ("go", 1, LaunchArgumentMismatch, "not bound to an event"),
-    "small": ("h", np.zeros(3, np.uint32), LaunchArgumentMismatch, "12 bytes"),
+    "small": ("h", np.zeros(3, np.uint32), LaunchArgumentMismatch, r"shape \(3,\)"),
+    "other dtype": ("h", np.zeros(4, np.int32), LaunchArgumentMismatch, "of int32"),
+    "other shape": ("h", np.zeros((2, 2), np.uint32), LaunchArgumentMismatch, "shape"),
     "strided": ("h", np.zeros(8, np.uint32)[::2], LaunchArgumentMismatch, "contig"),
 }
 

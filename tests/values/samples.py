@@ -13,6 +13,7 @@ from accy_async.artifact import (
     Fixed,
     FixedLaunch,
     KernelArtifact,
+    KernelBuffer,
     KernelCallArtifact,
     KernelCallRegistry,
     LaunchResourceCandidate,
@@ -54,9 +55,14 @@ from accy_async.pipeline import (
     RuntimeScalarBound,
 )
 
-__all__ = ["ENTRY", "SAMPLES"]
+__all__ = ["ENTRY", "KERNEL_BUFFER", "SAMPLES"]
 
 FIXED = FixedLaunch(grid=(79, 1, 1), threadgroup=(64, 1, 1))
+KERNEL_BUFFER = KernelBuffer(
+    dtype=DType.F32,
+    access="read_only",
+    elements=RuntimeCeilDiv(argument_index=0, divisor=1),
+)
 BOUNDS = ShapeBounds(min=1, max=1 << 20)
 DIMENSION = ShapeDimension(name="n", runtime_scalar_argument_index=0, bounds=BOUNDS)
 PROFILE = ShapeProfile(name="vector", fingerprint=7, dimensions=(DIMENSION,))
@@ -124,6 +130,7 @@ SAMPLES: dict[type[attrs.AttrsInstance], attrs.AttrsInstance] = {
         RuntimeCeilDiv(argument_index=0, divisor=64),
         FIXED,
         ENTRY.launch,
+        KERNEL_BUFFER,
         BOUNDS,
         DIMENSION,
         PROFILE,

@@ -34,7 +34,7 @@ from accy_async.artifact import (
 )
 from accy_async.artifact.entry import ElementCountArgument
 from accy_async.errors import InvalidType
-from tests.values.samples import ENTRY, PIPELINE, PLAN
+from tests.values.samples import ENTRY, KERNEL_BUFFER, PIPELINE, PLAN
 
 GOLDEN = {
     "None": 3267927931608249887,
@@ -119,6 +119,7 @@ CHANGES: dict[str, object] = {
     "required_features": DeviceFeatures(),
     "required_subgroup": SubgroupFeatures(supported=True, shuffle=True),
     "push_constants": PushConstants(byte_size=8),
+    "buffers": (KERNEL_BUFFER, KERNEL_BUFFER),
 }
 BASE = attrs.evolve(ENTRY, runtime_scalar_defaults=(), argument_count=5)
 

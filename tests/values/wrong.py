@@ -9,13 +9,21 @@ import math
 
 import numpy as np
 
-from accy_async.artifact import ArtifactFormat, BackendKind, DType, ScalarArgument
+from accy_async.artifact import (
+    ArtifactFormat,
+    BackendKind,
+    DType,
+    KernelBuffer,
+    RuntimeCeilDiv,
+    ScalarArgument,
+)
 from tests.values.samples import (
     ARTIFACT,
     BINDING,
     BUFFER,
     ENTRY,
     FIXED,
+    KERNEL_BUFFER,
     LOADED,
     PARAMETER,
     SIGNATURE,
@@ -91,6 +99,8 @@ _BINDINGS: _Wrong = (
 )
 _VALUES: _Wrong = (None, 1, "text", b"x", {1}, {}, (1,), (None,), ("text",), object())
 
+_SCALAR_1 = RuntimeCeilDiv(argument_index=1, divisor=1)
+
 WRONG: dict[str, _Wrong] = {
     "ScalarArgument.dtype": _DTYPE,
     "ScalarArgument.value": (None, True, 1.0, _NAN, "1", -1, 2**32, np.ones(1)),
@@ -104,6 +114,9 @@ WRONG: dict[str, _Wrong] = {
     "DerivedLaunch.grid": (*_DIM3, (1, 1, 1), FIXED),
     "DerivedLaunch.threadgroup": _THREADGROUP,
     "DerivedLaunch.dynamic_shared_memory_bytes": _U32,
+    "KernelBuffer.dtype": _DTYPE,
+    "KernelBuffer.access": (None, True, 1, "", "read", b"read_only"),
+    "KernelBuffer.elements": (True, 1, "n", (), object()),
     # Shapes and resources
     "ShapeBounds.min": (*_U32, (1 << 20) + 1),
     "ShapeBounds.max": _U32,
@@ -174,6 +187,12 @@ WRONG: dict[str, _Wrong] = {
     "KernelCallArtifact.required_features": _INSTANCE,
     "KernelCallArtifact.required_subgroup": _INSTANCE,
     "KernelCallArtifact.push_constants": _OPTIONAL_INSTANCE,
+    "KernelCallArtifact.buffers": (
+        *_VALUES,
+        (KERNEL_BUFFER,),
+        (KERNEL_BUFFER,) * 3,
+        (KernelBuffer(dtype=DType.F32, access="read_only", elements=_SCALAR_1),) * 2,
+    ),
     # Handles, devices, launches
     "BufferHandle.id": _U63,
     "BufferHandle.backend": _BACKEND,

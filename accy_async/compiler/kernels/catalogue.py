@@ -18,6 +18,7 @@ from accy_async.artifact.geometry import (
     RuntimeCeilDiv,
 )
 from accy_async.artifact.native.host import host_level
+from accy_async.artifact.parameters import KernelBuffer
 from accy_async.compiler.emit import DEFAULT_PTX_TARGET, compile_cpu, compile_ptx
 from accy_async.compiler.form import Kernel
 from accy_async.compiler.kernels.elementwise import (
@@ -27,7 +28,7 @@ from accy_async.compiler.kernels.elementwise import (
     copy,
     fill,
 )
-from accy_async.compiler.kernels.library import LibraryKernel
+from accy_async.compiler.kernels.library import TILE, LibraryKernel
 from accy_async.compiler.kernels.pipelines import LIBRARY_VERSION
 from accy_async.compiler.kernels.scan import (
     SCAN_DTYPES,
@@ -179,6 +180,17 @@ def _entry(
         launch=_launch(library),
         runtime_scalar_argument_count=len(kernel.scalars),
         required_dtypes=frozenset(buffer.dtype for buffer in kernel.buffers),
+        buffers=tuple(
+            KernelBuffer(
+                dtype=buffer.dtype,
+                access=buffer.access,
+                elements=RuntimeCeilDiv(
+                    argument_index=0,
+                    divisor=TILE if buffer.name in library.tile_buffers else 1,
+                ),
+            )
+            for buffer in kernel.buffers
+        ),
     )
 
 

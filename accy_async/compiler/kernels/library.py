@@ -27,6 +27,8 @@ class LibraryKernel:
         kernel: its code; its first scalar is the number of elements.
         elements_per_block: elements a block works on, so that the grid is
             ``ceil(count / elements_per_block)``; None where one block does all.
+        tile_buffers: the buffers that hold one element for each block rather than
+            one for each element.
     """
 
     target: str = attrs.field(validator=text())
@@ -34,3 +36,4 @@ class LibraryKernel:
     elements_per_block: int | None = attrs.field(
         default=TILE, validator=optional(integer(1))
     )
+    tile_buffers: frozenset[str] = frozenset()

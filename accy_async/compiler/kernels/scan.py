@@ -81,7 +81,11 @@ def block_scan(dtype: DType) -> LibraryKernel:
         result[i] = scanned(k.thread)
     with k.region(limit=constant(DType.U32, 1)):
         block_sums[k.block_x] = scanned(k.thread + (TILE - 1))
-    return LibraryKernel("accy.kernel.scan.block_scan", k.build())
+    return LibraryKernel(
+        "accy.kernel.scan.block_scan",
+        k.build(),
+        tile_buffers=frozenset({"block_sums"}),
+    )
 
 
 def sums_scan(dtype: DType) -> LibraryKernel:
@@ -128,7 +132,11 @@ def add_base(dtype: DType) -> LibraryKernel:
         with k.region(limit=count):
             i = base + k.thread.cast(DType.U64)
             result[i] = before + result[i]
-    return LibraryKernel("accy.kernel.scan.add_base", k.build())
+    return LibraryKernel(
+        "accy.kernel.scan.add_base",
+        k.build(),
+        tile_buffers=frozenset({"scanned_sums"}),
+    )
 
 
 def reference_scan(values: NDArray[Any]) -> NDArray[Any]:
