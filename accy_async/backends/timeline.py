@@ -31,6 +31,7 @@ class Timeline:
         "_failures",
         "_lock",
         "_lost",
+        "_lost_after",
         "_skip_until",
         "_waiters",
         "completed",
@@ -50,6 +51,7 @@ class Timeline:
         self._failures: list[tuple[int, int, DeviceError]] = []
         self._skip_until = 0
         self._lost: DeviceError | None = None
+        self._lost_after = 0
 
     def __repr__(self) -> str:
         return f"<Timeline {self.name}: {self.completed} of {self.submitted}>"
@@ -103,6 +105,7 @@ class Timeline:
             self.has_failed = True
             if self._lost is None:
                 self._lost = error
+                self._lost_after = self.completed
             self.completed = self.submitted
             waiters, self._waiters = self._waiters, []
         for _, completion in waiters:
@@ -111,7 +114,7 @@ class Timeline:
     def error_at(self, position: int) -> DeviceError | None:
         """The error whose failed range holds ``position``, without telling it.
 
-        An operation that finds one here, at its own position, is to be skipped.
+        What was done before the device was lost stays done. An operation that finds one here, at its own position, is to be skipped.
         """
         if not self.has_failed:
             return None
@@ -119,7 +122,7 @@ class Timeline:
             return self._error_at(position)
 
     def _error_at(self, position: int) -> DeviceError | None:
-        if self._lost is not None:
+        if self._lost is not None and position > self._lost_after:
             return self._lost
         if self._failure is not None and position >= self._failure[0]:
             return self._failure[1]
@@ -135,7 +138,7 @@ class Timeline:
             DeviceError: a fresh copy each time, with the first as its cause.
         """
         with self._lock:
-            error = self._error_at(position)
+            error = self._lost or self._error_at(position)
             if self._failure is not None and error is self._failure[1]:
                 self._skip_until = self.submitted
                 self._failures.append((self._failure[0], self.submitted, error))
