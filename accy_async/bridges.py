@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TypedDict, TypeVar, TypeVarTuple
 
@@ -10,7 +10,7 @@ import anyio
 
 from accy_async.backends.base import Backend
 from accy_async.backends.completion import Completion
-from accy_async.errors import InvalidValue
+from accy_async.errors import InvalidType, InvalidValue
 from accy_async.session import Session, open_session
 
 __all__ = ["CancelToken", "LifespanState", "lifespan", "run"]
@@ -40,12 +40,25 @@ def run(
 
     Raises:
         InvalidValue: no such loop.
+        InvalidType: ``main`` is no function; a coroutine is closed.
         RuntimeError: an event loop is running in this thread already.
     """
     if loop not in _LOOPS:
         raise InvalidValue("run.loop", loop, "one of " + ", ".join(map(repr, _LOOPS)))
+    _require_function(main)
     backend, options = _LOOPS[loop]
     return anyio.run(main, *args, backend=backend, backend_options=options)
+
+
+def _require_function(main: object) -> None:
+    """Refuse what a call of the function gave; closed, it warns of nothing later."""
+    if callable(main):
+        return
+    if isinstance(main, Coroutine):
+        main.close()
+    raise InvalidType(
+        "run.main", main, "an async function; pass the function itself: run(main)"
+    )
 
 
 class LifespanState(TypedDict):

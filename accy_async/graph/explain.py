@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from accy_async.graph.dataflow import WRITES
@@ -63,11 +63,15 @@ def iterations(loop: LaunchGraphLoop) -> str:
     """How often a loop runs, in words."""
     if loop.condition is not None:
         most = loop.max_iterations
-        bound = f", at most {most} times" if most is not None else ""
+        bound = f", at most {_times(most)}" if most is not None else ""
         return f"while {loop.condition} is not 0{bound}"
     if isinstance(loop.count, RuntimeScalar):
         return f"as often as runtime scalar {loop.count.index} says"
-    return f"{loop.count} times"
+    return _times(loop.count)
+
+
+def _times(count: int | None) -> str:
+    return f"{count} time{'s' * (count != 1)}"
 
 
 def _list(names: Sequence[str], joint: str = ", ") -> str:
@@ -80,10 +84,16 @@ def _list(names: Sequence[str], joint: str = ", ") -> str:
 def _counts(plan: LaunchGraphPlan) -> str:
     kinds = Counter(type(node.operation).__name__ for node in plan.nodes)
     what = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    edges = len(plan.dependencies)
     return (
-        f"{len(plan.nodes)} nodes ({what or 'none'}), {len(plan.dependencies)} "
-        f"dependencies, {len(plan.loops)} loops, {len(plan.slots)} slots"
+        f"{_count(plan.nodes, 'node')} ({what or 'none'}), {edges} "
+        f"{'dependency' if edges == 1 else 'dependencies'}, "
+        f"{_count(plan.loops, 'loop')}, {_count(plan.slots, 'slot')}"
     )
+
+
+def _count(things: Sized, what: str) -> str:
+    return f"{len(things)} {what}{'s' * (len(things) != 1)}"
 
 
 def _blocks(layout: BlockLayout) -> Iterator[tuple[int, BlockLayout]]:
