@@ -2,7 +2,8 @@
 
 An exception would have to find its way out through the libraries' own imports,
 some of which catch everything. Nothing has been opened yet that could be left, so
-the process says its line and ends there and then. Imports nothing but the standard
+the process says its line and ends there and then. In the command's own process that
+begins with the import of this module, which imports nothing but the standard
 library's smallest parts.
 """
 
@@ -15,12 +16,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 __all__ = ["TEXT", "ending_at_once"]
 
 TEXT = "interrupted; everything was given back"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNTOUCHED = (signal.default_int_handler, signal.SIG_DFL)
+_replaced: dict[signal.Signals, Any] = {}
 
 
 @contextmanager
@@ -30,15 +33,26 @@ def ending_at_once() -> Iterator[None]:
     Signals that somebody handles already, or that are ignored, are left as they
     are; so is everything on a thread that is not the main one.
     """
-    mine = []
-    if threading.current_thread() is threading.main_thread():
-        mine = [s for s in _SIGNALS if signal.getsignal(s) in _UNTOUCHED]
-    before = [signal.signal(signum, _end) for signum in mine]
+    _catch()
     try:
         yield
     finally:
-        for signum, handler in zip(mine, before, strict=True):
-            signal.signal(signum, handler)
+        while _replaced:
+            signal.signal(*_replaced.popitem())
+
+
+def _is_the_command() -> bool:
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    if name == "-m":  # what Python calls itself while it imports the package of a -m
+        return "accy_async" in sys.orig_argv
+    return name in ("accy-async", "accy-async.exe")
+
+
+def _catch() -> None:
+    if threading.current_thread() is threading.main_thread():
+        for signum in _SIGNALS:
+            if signal.getsignal(signum) in _UNTOUCHED:
+                _replaced[signum] = signal.signal(signum, _end)
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
@@ -49,3 +63,7 @@ def _end(signum: int, frame: FrameType | None) -> None:
         error = f'{{"type": "KeyboardInterrupt", "message": "{TEXT}"}}'
         os.write(1, f'{{"error": {error}, "exit_code": {code}}}\n'.encode())
     os._exit(code)
+
+
+if _is_the_command():  # from here on, until `ending_at_once` ends it
+    _catch()

@@ -150,6 +150,24 @@ def test_signal_while_importing(signum: str, code: int, as_json: bool) -> None:
         assert ended.stdout == ""
 
 
+@pytest.mark.parametrize("name", ["/usr/bin/accy-async", "other"])
+def test_signal_before_the_command_is_there(name: str) -> None:
+    """In the command's own process signals are told as soon as `early` is there."""
+    program = (
+        f"import os, signal, sys; sys.argv = [{name!r}]; import accy_async.cli.early; "
+        "os.kill(os.getpid(), signal.SIGINT)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = ended.stderr == "accy-async: interrupted; everything was given back\n"
+    assert (ended.returncode == 130 and said) == (name != "other"), ended.stderr
+
+
 def test_command_gives_the_handlers_back(run: Run) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     assert run("--version").code == 0
