@@ -6,6 +6,10 @@ async with accy_async.open_session() as session:
 # left in any way: streams awaited, everything destroyed, nothing leaked
 """
 
+# isort: off
+from accy_async.cli import early as _early  # noqa: F401 - Ctrl-C while importing these
+# isort: on
+
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as _version
 

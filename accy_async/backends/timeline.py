@@ -114,7 +114,8 @@ class Timeline:
     def error_at(self, position: int) -> DeviceError | None:
         """The error whose failed range holds ``position``, without telling it.
 
-        What was done before the device was lost stays done. An operation that finds one here, at its own position, is to be skipped.
+        What was done before the device was lost stays done. An operation that finds
+        one here, at its own position, is to be skipped.
         """
         if not self.has_failed:
             return None

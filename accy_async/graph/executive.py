@@ -31,7 +31,7 @@ from accy_async.graph.prepared import (
 from accy_async.graph.progress import RunProgress
 from accy_async.graph.run import Run
 from accy_async.graph.runner import Runner
-from accy_async.graph.slices import in_slices, laid_out
+from accy_async.graph.slices import in_slices, laid_out, without_pauses
 from accy_async.graph.telling import Telling
 
 if TYPE_CHECKING:
@@ -292,7 +292,8 @@ class GraphExecutive:
         )
         prepared.is_in_use = True
         try:
-            await in_slices(prepared.make_actions())
+            with without_pauses(len(job.plan.nodes)):
+                await in_slices(prepared.make_actions())
         except BaseException as error:
             errors: list[Exception] = []
             self._forget(prepared, errors)

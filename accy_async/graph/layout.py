@@ -194,6 +194,21 @@ class _Laid(NamedTuple):
     priority: int | None
 
 
+def _by_rank(ranks: Sequence[int]) -> list[int]:
+    """The items, those of the highest rank first, ties in the plan's order.
+
+    By hand: a sort of 100,000 items would keep the interpreter lock, and so every
+    event loop, for some 15 ms, where this can be interrupted.
+    """
+    of_rank: dict[int, list[int]] = {}
+    for item, rank in enumerate(ranks):
+        of_rank.setdefault(rank, []).append(item)
+    ordered: list[int] = []
+    for rank in sorted(of_rank, reverse=True):
+        ordered += of_rank[rank]
+    return ordered
+
+
 def _lay_out_block(
     block: Block,
     done: dict[Block, _Laid],
@@ -224,7 +239,7 @@ def _lay_out_block(
             labels.append(node.stream)
             priorities.append(node.priority)
     ranks = _ranks(block, weights)
-    submission = sorted(range(len(items)), key=ranks.__getitem__, reverse=True)
+    submission = _by_rank(ranks)
     label, priority = _common(block, labels), _common(block, priorities)
     placer = Placer(
         block=block,

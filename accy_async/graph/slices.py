@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -14,13 +18,78 @@ if TYPE_CHECKING:
     from accy_async.graph.layout import BlockLayout
     from accy_async.graph.plan import LaunchGraphPlan
 
-__all__ = ["SLICE_NS", "in_slices", "laid_out"]
+__all__ = ["SLICE_NS", "in_slices", "laid_out", "without_pauses"]
 
 SLICE_NS = 500_000
 """How long a run may keep the event loop before it gives way to it."""
 
 _LAID_OUT_AT_ONCE = 200
 """Nodes of plans that are laid out on the spot; larger ones are on a thread."""
+
+
+_MANY_NODES = 5_000
+"""Nodes of plans whose objects the collector takes long to walk through."""
+
+
+_SWITCH_S = 0.0005
+"""How soon an event loop gets the interpreter lock from a thread of ours."""
+
+
+class _Interpreter:
+    """The collector and the interpreter lock, and how many runs want them tame."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._was_enabled = False
+        self._switch_s = 0.0
+
+    def hold_off(self) -> None:
+        with self._lock:
+            if self._holders == 0:
+                self._was_enabled = gc.isenabled()
+                self._switch_s = sys.getswitchinterval()
+                gc.disable()
+                sys.setswitchinterval(min(self._switch_s, _SWITCH_S))
+            self._holders += 1
+
+    def allow(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders:
+                return
+            sys.setswitchinterval(self._switch_s)
+            if not self._was_enabled:
+                return
+            if gc.get_freeze_count() == 0:
+                # Makes old objects of all the new ones, without a walk.
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
+
+
+_interpreter = _Interpreter()
+
+
+@contextmanager
+def without_pauses(node_count: int) -> Iterator[None]:
+    """Keep a large plan's making ready from stopping the event loop.
+
+    A walk over the objects of a plan of 100,000 nodes stops every event loop of
+    the process for a fifth of a second, and preparing it makes enough objects to
+    set several off. So the collector rests meanwhile: preparing is bounded work
+    that waits for nothing, some 10 us a node, and the objects that it made then
+    count as old. What is done on a thread gives the interpreter lock up sooner than
+    it usually would: a loop has to ask for it several times a turn.
+    """
+    if node_count < _MANY_NODES:
+        yield
+        return
+    _interpreter.hold_off()
+    try:
+        yield
+    finally:
+        _interpreter.allow()
 
 
 async def in_slices(steps: Iterable[object]) -> None:
@@ -41,7 +110,10 @@ async def laid_out(plan: LaunchGraphPlan, max_streams: int) -> BlockLayout:
     Cancellation: returns at once; the layout is there for who asks next.
     """
     if len(plan.nodes) > _LAID_OUT_AT_ONCE and not plan.is_laid_out(max_streams):
-        await run_abandonable(
-            lambda: plan.layout(max_streams), lambda _: None, name="laying out a plan"
-        )
+        with without_pauses(len(plan.nodes)):
+            await run_abandonable(
+                lambda: plan.layout(max_streams),
+                lambda _: None,
+                name="laying out a plan",
+            )
     return plan.layout(max_streams)
