@@ -31,7 +31,9 @@ from tests.cpu import native
 
 def our_threads() -> list[str]:
     """The names of the CPU backends' threads that are running."""
-    return [t.name for t in threading.enumerate() if t.name.startswith("accy_async cpu")]
+    return [
+        t.name for t in threading.enumerate() if t.name.startswith("accy_async cpu")
+    ]
 
 
 def test_opening_a_backend_starts_no_thread() -> None:
