@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -64,6 +64,8 @@ class Device(ABC):
     def __init__(self) -> None:
         self._loaded: dict[str, LoadedArtifact] = {}
         self._baseline: dict[str, int] = {}
+        # Another backend of this process may be open meanwhile.
+        self._threads_before = frozenset(threading.enumerate())
 
     def settle_in(self) -> None:
         """Load what later launches need, and count objects from here."""
@@ -266,7 +268,7 @@ class CpuDevice(Device):
         for words in self._words:
             words[1] = 1
         self.backend.close()
-        join_threads()
+        join_threads(self._threads_before)
 
 
 class CudaDevice(Device):
@@ -333,12 +335,17 @@ class CudaDevice(Device):
     def close(self) -> None:
         self._words[:_HOLDS] = 1
         self.backend.close()
-        join_threads()
+        join_threads(self._threads_before)
 
 
-def join_threads() -> None:
-    """Wait for the backends' threads to end, as they must once closed."""
+def join_threads(others: Collection[threading.Thread] = ()) -> None:
+    """Wait for the backends' threads to end, as they must once closed.
+
+    The threads in `others` may go on: they are those of backends still open.
+    """
     for thread in threading.enumerate():
+        if thread in others:
+            continue
         if thread.name.startswith(THREADS):
             thread.join(timeout=30)
             assert not thread.is_alive(), f"{thread.name} did not end"
