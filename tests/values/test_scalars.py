@@ -43,7 +43,7 @@ NO_NUMBERS = (
     *(None, "1", b"1", 1j, (1,), [1], object(), Fraction(3, 2), Decimal(1)),
     *(np.complex64(1), np.str_("1"), np.bytes_(b"1"), np.void(b"1"), np.longdouble(1)),
     *(np.datetime64(5, "ns"), np.datetime64(5, "D"), np.timedelta64(5, "ns")),
-    *(np.timedelta64(5), np.array(5, "m8[ns]"), np.array(5, "M8[us]")),
+    *(np.timedelta64(5, "s"), np.array(5, "m8[ns]"), np.array(5, "M8[us]")),
     *(np.array([1]), np.array([]), np.array([[1]]), np.ones((1, 1), bool)),
 )
 
