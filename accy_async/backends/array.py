@@ -6,6 +6,7 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Self
 
+from accy_async.backends.collecting import is_collecting
 from accy_async.backends.handles import BufferAccess, BufferBinding, BufferHandle
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidBuffer, InvalidType, InvalidValue
@@ -126,5 +127,9 @@ class DeviceArray:
 
 def _free(backend: weakref.ref[Backend], handle: BufferHandle) -> None:
     owner = backend()
-    if owner is not None and owner.is_alive(handle):
-        owner.destroy(handle)
+    if owner is None:
+        return
+    if is_collecting():
+        owner.abandon(handle)
+    else:
+        owner.discard(handle)

@@ -90,7 +90,7 @@ def destroy_all(
             continue
         name = backend.object_name(handle)
         try:
-            if not backend.destroy(handle):
+            if not backend.discard(handle):
                 busy.append(name)
         except Exception as error:  # noqa: BLE001 - reported by the caller
             refused.append(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 from typing import ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
@@ -49,6 +50,8 @@ class BackendCore(BackendHooks):
         self._reaper = Reaper(self._table)
         # Living streams once more, as every submission looks one up.
         self._streams_by_id: dict[int, StreamState] = {}
+        # Objects that the garbage collector found nobody to hold.
+        self._abandoned: deque[Handle] = deque()
         self._default = self._open_stream(0, "the default stream")
         self._lost: DeviceLost | None = None
         self._is_loss_told = False

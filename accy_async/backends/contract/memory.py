@@ -20,12 +20,13 @@ from accy_async.errors import InvalidBuffer, OutOfMemory, ReadBufferDestinationT
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
 
-from accy_async.backends.contract.core import BackendCore, advance
+from accy_async.backends.contract.core import advance
+from accy_async.backends.contract.ownership import Ownership
 
 __all__ = ["Memory"]
 
 
-class Memory(BackendCore):
+class Memory(Ownership):
     """Artifacts and buffers of one device."""
 
     @property
@@ -85,6 +86,7 @@ class Memory(BackendCore):
             raise InvalidBuffer(f"byte_size: got {byte_size}, expected 0 or more")
         if alignment < 1 or alignment & (alignment - 1):
             raise InvalidBuffer(f"alignment: got {alignment}, expected a power of two")
+        self._discard_abandoned()
         try:
             payload = self._allocate(byte_size, alignment)
         except OutOfMemory:
@@ -104,8 +106,9 @@ class Memory(BackendCore):
     def _reclaim(self) -> bool:
         """Free what nobody uses any more; True if that freed anything."""
         before = sum(self._table.counts().values())
-        self._table.sweep()
         gc.collect()
+        self._discard_abandoned()
+        self._table.sweep()
         return sum(self._table.counts().values()) < before
 
     def write_buffer(

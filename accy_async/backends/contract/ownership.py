@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from accy_async.backends.contract.core import BackendCore
 from accy_async.backends.handles import Handle, StreamHandle
 from accy_async.backends.lifetimes import Reaper
 from accy_async.errors import DeviceLost
 
 __all__ = ["Ownership"]
+
+_log = logging.getLogger("accy_async.backends")
 
 
 class Ownership(BackendCore):
@@ -33,6 +37,35 @@ class Ownership(BackendCore):
                 self._streams_by_id.pop(handle.id, None)
         return is_freed
 
+    def discard(self, handle: Handle) -> bool:
+        """`destroy`, unless somebody else has done so already, on whatever thread.
+
+        Returns:
+            True unless the reaper holds it now.
+        """
+        if self._is_forked:
+            return True
+        with self._lock:
+            return not self.is_alive(handle) or self.destroy(handle)
+
+    def abandon(self, handle: Handle) -> None:
+        """`discard` for the garbage collector: takes no lock, and leaves it for later.
+
+        Calls that allocate, count or wait see to it.
+        """
+        self._abandoned.append(handle)
+
+    def _discard_abandoned(self) -> None:
+        """Destroy what the garbage collector left for a moment that suits."""
+        while self._abandoned:
+            try:
+                self.discard(self._abandoned.popleft())
+            except IndexError:
+                return  # another thread was faster
+            except Exception:  # noqa: BLE001 - logged
+                # As in any finalizer: it is nobody's call that failed.
+                _log.exception("an array that nobody held could not be freed")
+
     def is_alive(self, handle: Handle) -> bool:
         """True where the handle can be used and destroyed."""
         return self._table.find(handle) is not None
@@ -47,6 +80,7 @@ class Ownership(BackendCore):
         Args:
             since_id: count only those with ids from this one.
         """
+        self._discard_abandoned()
         return self._table.counts(since_id)
 
     @property
@@ -97,7 +131,7 @@ class Ownership(BackendCore):
         interrupt: BaseException | None = None
         for resource in leftovers:
             try:
-                self.destroy(resource.handle)
+                self.discard(resource.handle)
             except Exception as error:  # noqa: BLE001 - raised below, all together
                 errors.append(error)
             except BaseException as error:  # noqa: BLE001 - raised below

@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 
 from accy_async.backends.contract.core import SettleTimeout
+from accy_async.backends.contract.ownership import Ownership
 from accy_async.backends.contract.streams import Streams, mark_of
 from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
 from accy_async.backends.timeline import Mark
@@ -16,7 +17,7 @@ from accy_async.errors import DeviceError, DeviceLost
 __all__ = ["Waits"]
 
 
-class Waits(Streams):
+class Waits(Streams, Ownership):
     """Waiting for one device."""
 
     async def wait_stream(self, stream: StreamHandle) -> None:
@@ -131,6 +132,7 @@ class Waits(Streams):
             self._is_loss_told = True
             raise
         finally:
+            self._discard_abandoned()
             self._table.sweep()
 
     async def settle(

@@ -1,0 +1,1 @@
+"""What hostile programs did to the package, one theme a file."""
