@@ -235,8 +235,12 @@ class WorkerPool:
         """
         with self._cond:
             self._is_closed = True
-            self._idle = 0
-            self._cond.notify_all()
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        """Have every idle worker look again."""
+        self._idle = 0
+        self._cond.notify_all()
 
     def _push(self, job: Job) -> None:
         self._turn += 1
@@ -269,6 +273,8 @@ class WorkerPool:
         # Whoever leaves a place hands it on, so that no job waits beside it.
         if self._running < self.size and self._most_urgent() is not None:
             self._call_workers(1)
+        elif self._is_closed and self._most_urgent() is None:
+            self._wake_all()  # those that found every place taken since
 
     def _serve(self) -> None:
         scratch = Scratch()
@@ -279,6 +285,7 @@ class WorkerPool:
                     self._run_chunk(job, scratch)
                 elif job is None and self._is_closed:
                     self._threads -= 1
+                    self._wake_all()
                     return
                 else:
                     # A frame that waits must keep no job's memory alive.
