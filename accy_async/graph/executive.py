@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 
 from accy_async.backends.cleanup import destroy_all, raise_together
-from accy_async.backends.handles import EventHandle, StreamHandle
+from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
 from accy_async.backends.loading import load_entry
 from accy_async.errors import GraceExpired, InvalidType, LaunchArgumentMismatch
 from accy_async.graph.governor import Governor
@@ -81,7 +82,7 @@ class GraphExecutive:
         self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
         self._idle_events: list[EventHandle] = []
         self._runs: set[Run] = set()
-        self._scopes: dict[Run, anyio.CancelScope] = {}
+        self._unstarted: dict[Run, RunProgress] = {}
         self._unobserved: list[Run] = []
         self._unobserved_limit = MAX_PREPARED
 
@@ -120,6 +121,7 @@ class GraphExecutive:
 
         run = Run(options.name or _title(plan), progress, cancel)
         self._runs.add(run)
+        self._unstarted[run] = progress
         job = _Job(run, plan, dict(bindings), bound, options, progress, scope, observer)
         group.start_soon(self._main, job)
         return run
@@ -131,6 +133,14 @@ class GraphExecutive:
 
     async def wait_all(self) -> None:
         """Return when no run is going on any more."""
+        # Every task takes its first step meanwhile, on either loop, unless it was
+        # cancelled natively before: asyncio then drops it unstarted.
+        for _ in range(2):
+            await anyio.lowlevel.checkpoint()
+        for run, progress in list(self._unstarted.items()):
+            del self._unstarted[run]
+            progress.finish()
+            self._runs.discard(run)
         while self._runs:
             await next(iter(self._runs)).wait_over()
 
@@ -143,6 +153,7 @@ class GraphExecutive:
     # One run
 
     async def _main(self, job: _Job) -> None:
+        self._unstarted.pop(job.run, None)
         cleanup: list[Exception] = []
         try:
             with job.scope:
@@ -158,14 +169,16 @@ class GraphExecutive:
             self._governor.leave(job.progress)
             # Also on the way out of a cancellation from outside.
             job.progress.stop_unless_submitted()
-            with anyio.CancelScope(shield=True):
-                await self._give_back(job, cleanup)
-            job.run.failed_to_clean_up(cleanup)
-            job.progress.finish()
-            if job.telling is not None:
-                job.telling.close(*job.run.told_outcome())
-            self._runs.discard(job.run)
-            self._keep_if_unobserved(job.run)
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._give_back(job, cleanup)
+            finally:
+                job.run.failed_to_clean_up(cleanup)
+                job.progress.finish()
+                self._runs.discard(job.run)
+                if job.telling is not None:
+                    job.telling.close(*job.run.told_outcome())
+                self._keep_if_unobserved(job.run)
 
     def _keep_if_unobserved(self, run: Run) -> None:
         """Keep what failed and nobody has awaited by now, until somebody does."""
@@ -245,25 +258,38 @@ class GraphExecutive:
     async def _give_back(self, job: _Job, errors: list[Exception]) -> None:
         backend = self._backend
         held_before = set(backend.reaper.held())
-        settled = None
-        if backend.is_healthy and job.progress.in_flight():
-            settled = await backend.settle(job.progress.wait_streams, self._grace_s)
+        settled: Exception | None = None
+        interrupt: BaseException | None = None
+        deadline = anyio.current_time() + self._grace_s
+        while backend.is_healthy and job.progress.in_flight():
+            left_s = max(0.0, deadline - anyio.current_time())
+            try:
+                settled = await backend.settle(job.progress.wait_streams, left_s)
+                break
+            except anyio.get_cancelled_exc_class() as error:
+                interrupt = error  # asyncio's own, which knows no shield: raised below
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = error
+                break
+        is_idle = not backend.is_healthy or not job.progress.in_flight()
         for stream in job.leased:
             try:
                 self._streams.give_back(stream)
             except Exception as error:  # noqa: BLE001 - joined to the run's outcome
                 errors.append(error)
-        if settled is None and backend.is_healthy:
+        if settled is None and is_idle and backend.is_healthy:
             self._idle_events += job.events
         else:
             destroy_all(backend, job.events, errors)
         if job.prepared is not None:
             job.prepared.is_in_use = False
-            if settled is not None:
+            if settled is not None or not is_idle:
                 self._forget(job.prepared, errors)
         if settled is not None:
             held = [name for name in backend.reaper.held() if name not in held_before]
             errors.insert(0, GraceExpired(f"run {job.run.name!r}", self._grace_s, held))
+        if interrupt is not None:
+            raise interrupt
 
     def _new_event(self) -> EventHandle:
         return (
@@ -380,7 +406,7 @@ def _key(job: _Job) -> tuple[object, ...]:
     return (
         id(job.plan),  # the prepared plan under this key keeps it alive
         tuple(
-            (name, id(memory)) if not hasattr(memory, "id") else (name, memory)
+            (name, memory if isinstance(memory, BufferHandle) else id(memory))
             for name, memory in job.bound.items()
         ),
         tuple(
