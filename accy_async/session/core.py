@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 from accy_async.session.statistics import SessionStatistics
 
-__all__ = ["InFlight", "SessionCore"]
+__all__ = ["InFlight", "SessionCore", "harmless"]
 
 
 class SessionCore:
@@ -127,6 +127,16 @@ class SessionCore:
     def _check(self, call: str) -> None:
         if self._state != "open":
             raise SessionClosed(f"{call}: the session is {self._state}")
+
+
+def harmless(observer: Observer | None) -> Observer | None:
+    """The observer, unable to break what it observes; None where there is none."""
+    if observer is None:
+        return None
+    # Whoever is not observed loads nothing that listens.
+    from accy_async.observe.combine import combine_observers
+
+    return combine_observers(observer)
 
 
 class InFlight:

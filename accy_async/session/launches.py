@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from accy_async.observe.protocol import Observer
     from accy_async.pipeline.model import KernelCallPipeline
 
-from accy_async.session.core import InFlight, SessionCore
+from accy_async.session.core import InFlight, SessionCore, harmless
 
 __all__ = ["SessionLaunches"]
 
@@ -105,7 +105,7 @@ class SessionLaunches(SessionCore):
             plan,
             bindings,
             options or LaunchOptions(),
-            self.observer if observer is None else observer,
+            self.observer if observer is None else harmless(observer),
         )
 
     async def run(

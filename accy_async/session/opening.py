@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from accy_async.observe.protocol import Observer
 
 from accy_async.session.arrays import SessionArrays
+from accy_async.session.core import harmless
 from accy_async.session.launches import SessionLaunches
 from accy_async.session.streams import SessionStreams
 
@@ -97,7 +98,7 @@ async def open_session(
         grace_s=device.grace_s if grace is None else grace,
         max_streams=max_streams or device.capabilities.max_streams,
         max_in_flight=max_in_flight,
-        observer=observer,
+        observer=harmless(observer),
     )
     primary: BaseException | None = None
     try:

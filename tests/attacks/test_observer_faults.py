@@ -1,0 +1,56 @@
+"""An observer that raises, given as it is."""
+
+from __future__ import annotations
+
+import anyio
+import numpy as np
+import pytest
+
+import accy_async
+from accy_async import DType
+from accy_async.graph import LaunchGraphBuilder
+from accy_async.observe import Observer
+
+GIVE_UP_S = 20.0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("through", ["session", "run"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        "run_started",
+        "run_edges",
+        "node_submitted",
+        "node_details",
+        "node_started",
+        "node_finished",
+        "node_skipped",
+        "run_finished",
+        "phase_started",
+        "phase_finished",
+    ],
+)
+async def test_it_breaks_nothing_that_it_observes(event: str, through: str) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(event)
+
+    observer = type("Broken", (Observer,), {event: broken})()
+    g = LaunchGraphBuilder()
+    x, out = g.scratch("x", DType.F32, 4), g.host("out", DType.F32, 4)
+    g.fill(x, 1.0)
+    g.copy_out(x, out)
+    failing = g.host_call(lambda: 1 / 0)
+    g.host_call(print, after=failing)
+    answer = np.zeros(4, np.float32)
+    of_run = observer if through == "run" else None
+    of_session = observer if through == "session" else None
+    with anyio.fail_after(GIVE_UP_S):
+        async with accy_async.open_session("cpu", observer=of_session) as session:
+            array = await session.upload(np.ones(4, np.float32))
+            await session.download(array)
+            with pytest.raises(ExceptionGroup) as caught:
+                await session.run(g.build(), {"out": answer}, observer=of_run)
+    assert [type(error) for error in caught.value.exceptions] == [ZeroDivisionError]
+    assert np.all(answer == 1.0)
+    assert not any(session.live_objects().values())
