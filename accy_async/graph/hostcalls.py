@@ -33,23 +33,45 @@ async def call_host(function: Callable[[], object], name: str) -> None:
     if is_async:
         try:
             await cast("Awaitable[object]", function())
-        except (GeneratorExit, SystemExit) as error:
-            raise HostCallFailed(f"the call raised {type(error).__name__}") from error
         except anyio.get_cancelled_exc_class() as error:
             if anyio.current_effective_deadline() == -math.inf:
                 raise
             raise HostCallFailed("what the call awaited was cancelled") from error
+        except BaseException as error:
+            if anyio.current_effective_deadline() == -math.inf or _may_leave(error):
+                raise
+            raise _failed(error) from error
         return
-    try:
-        result = await run_abandonable(function, _drop, name=f"host call {name}")
-    except (GeneratorExit, SystemExit) as error:
-        raise HostCallFailed(f"the call raised {type(error).__name__}") from error
+
+    def call() -> object:
+        # On the call's own thread, where nothing that it raises is a cancellation.
+        try:
+            return function()
+        except BaseException as error:
+            if _may_leave(error):
+                raise
+            raise _failed(error) from error
+
+    result = await run_abandonable(call, _drop, name=f"host call {name}")
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
         raise HostCallFailed(
             "the call returned an awaitable: make it an async function"
         )
+
+
+def _may_leave(error: BaseException) -> bool:
+    """True for an error, and for an interrupt, also among others in a group."""
+    if isinstance(error, (Exception, KeyboardInterrupt)):
+        return True
+    if not isinstance(error, BaseExceptionGroup):
+        return False
+    return error.subgroup(KeyboardInterrupt) is not None
+
+
+def _failed(error: BaseException) -> HostCallFailed:
+    return HostCallFailed(f"the call raised {type(error).__name__}")
 
 
 def _drop(result: object) -> None:
