@@ -14,7 +14,7 @@ from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.artifact.fingerprint import canonical_bytes
 from accy_async.dtypes import DType
 from accy_async.errors import GraphError
-from accy_async.graph.dataflow import Uses
+from accy_async.graph.dataflow import WRITES, Uses
 from accy_async.graph.draw import to_dot, to_svg
 from accy_async.graph.explain import explain
 from accy_async.graph.hazards import OrderEdge
@@ -171,6 +171,14 @@ class LaunchGraphPlan:
     def signalled_events(self) -> tuple[str, ...]:
         """The events that nodes signal, each once."""
         return self._index.signalled
+
+    def is_written(self, slot: str) -> bool:
+        """True where a node writes the slot."""
+        written = self._cached.get("written")
+        if written is None:
+            slots = {i for uses in self.uses for i, how in uses if how & WRITES}
+            written = self._cached["written"] = sum(1 << i for i in slots)
+        return bool(written >> self._index.slots[slot] & 1)
 
     def node(self, name: str) -> LaunchGraphNode:
         """The node of that name.

@@ -32,6 +32,7 @@ from accy_async.backends.handles import (
 from accy_async.backends.launch import LaunchRequest, PreparedLaunch
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
+from accy_async.graph.aliases import check_aliases
 from accy_async.graph.nodes import (
     BufferSlot,
     CopyBuffer,
@@ -74,7 +75,8 @@ def check_bindings(
     Raises:
         LaunchArgumentMismatch: a slot or event is not bound, something is bound
             that the plan does not have, or a buffer or array is too small, of
-            another dtype, or of another backend.
+            another dtype, of another backend, or read-only where it is written; or
+            slots are bound to one memory that the plan does not order as one.
         InvalidType: something is bound to what it cannot be.
     """
     wanted = {slot.name: slot for slot in plan.slots}
@@ -94,29 +96,25 @@ def check_bindings(
             continue
         if name not in bindings:
             raise LaunchArgumentMismatch(f"bindings: slot {name!r} is not bound")
-        bound[name] = _bind(backend, slot, bindings[name])
+        bound[name] = _bind(backend, plan, slot, bindings[name])
     for name in plan.external_events:
         if not isinstance(bindings.get(name), EventHandle):
             raise LaunchArgumentMismatch(
                 f"bindings: external event {name!r} is not bound to an event"
             )
+    check_aliases(plan, bound)
     return bound
 
 
-def _bind(backend: Backend, slot: BufferSlot | HostSlot, given: Binding) -> Memory:
+def _bind(
+    backend: Backend,
+    plan: LaunchGraphPlan,
+    slot: BufferSlot | HostSlot,
+    given: Binding,
+) -> Memory:
     where = f"bindings[{slot.name!r}]"
     if isinstance(slot, HostSlot):
-        if not isinstance(given, np.ndarray):
-            raise InvalidType(where, given, "a numpy array")
-        wanted = np.dtype("uint16") if slot.dtype is DType.BF16 else slot.dtype.numpy
-        if given.dtype != wanted or given.shape != slot.shape:
-            raise LaunchArgumentMismatch(
-                f"{where}: an array of {given.dtype} and shape {given.shape}, expected "
-                f"{wanted} and {slot.shape}"
-            )
-        if not given.flags.c_contiguous:
-            raise LaunchArgumentMismatch(f"{where}: the array is not C-contiguous")
-        return given
+        return _bind_array(where, plan, slot, given)
     if isinstance(given, DeviceArray):
         if given.dtype is not slot.dtype:
             raise LaunchArgumentMismatch(
@@ -124,6 +122,7 @@ def _bind(backend: Backend, slot: BufferSlot | HostSlot, given: Binding) -> Memo
             )
         handle = given.binding().handle
     elif isinstance(given, BufferBinding):
+        _check_binding(where, plan, slot, given)
         handle = given.handle
     elif isinstance(given, BufferHandle):
         handle = given
@@ -138,6 +137,37 @@ def _bind(backend: Backend, slot: BufferSlot | HostSlot, given: Binding) -> Memo
             f"{where}: {handle.byte_size} bytes, expected at least {slot.byte_size}"
         )
     return handle
+
+
+def _bind_array(
+    where: str, plan: LaunchGraphPlan, slot: HostSlot, given: Binding
+) -> np.ndarray:
+    if not isinstance(given, np.ndarray):
+        raise InvalidType(where, given, "a numpy array")
+    # numpy has no name for bf16, which travels as uint16.
+    wanted = np.dtype("uint16") if slot.dtype is DType.BF16 else slot.dtype.numpy
+    if given.dtype != wanted or given.shape != slot.shape:
+        raise LaunchArgumentMismatch(
+            f"{where}: an array of {given.dtype} and shape {given.shape}, expected "
+            f"{wanted} and {slot.shape}"
+        )
+    if not given.flags.c_contiguous:
+        raise LaunchArgumentMismatch(f"{where}: the array is not C-contiguous")
+    if not given.flags.writeable and plan.is_written(slot.name):
+        raise LaunchArgumentMismatch(f"{where}: the array is read-only")
+    return given
+
+
+def _check_binding(
+    where: str, plan: LaunchGraphPlan, slot: BufferSlot, given: BufferBinding
+) -> None:
+    if given.byte_size < slot.byte_size:
+        raise LaunchArgumentMismatch(
+            f"{where}: a binding of {given.byte_size} bytes, expected at least "
+            f"{slot.byte_size}"
+        )
+    if not given.access.writes and plan.is_written(slot.name):
+        raise LaunchArgumentMismatch(f"{where}: the binding is {given.access}")
 
 
 class PreparedGraph:
