@@ -68,8 +68,8 @@ class InvalidValue(AccyError, ValueError):
         self.expected = expected
         super().__init__(f"{field}: got {_brief(value)}, expected {expected}")
 
-    def __reduce__(self) -> tuple[type[InvalidValue], tuple[str, object, str]]:
-        return type(self), (self.field, self.value, self.expected)
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.field, self.value, self.expected), self.__dict__
 
 
 class InvalidType(InvalidValue, TypeError):
@@ -265,6 +265,10 @@ class GraceExpired(AccyError, TimeoutError):
             f"{what}: the device did not finish within the grace of {grace_s:g} s; "
             f"handed to the reaper, not freed: {listed}"
         )
+        self._what = what
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._what, self.grace_s, self.objects), self.__dict__
 
 
 def _brief(value: object) -> str:

@@ -131,7 +131,8 @@ class Run:
     def errors(self) -> Mapping[str, BaseException]:
         """What failed so far, by the name of the node or loop."""
         name = self._progress.relations.name
-        return {name(i): error for i, error in self._progress.errors.items()}
+        # Copied in one go: other threads add to it.
+        return {name(i): error for i, error in dict(self._progress.errors).items()}
 
     def __getitem__(self, name: str) -> NodeHandle:
         """The node, or loop, of that name.

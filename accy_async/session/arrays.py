@@ -48,7 +48,10 @@ class SessionArrays(SessionCore):
             SessionClosed: the session is not open.
         """
         self._check("allocate")
-        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        if isinstance(shape, int):
+            extents: tuple[int, ...] = (shape,)
+        else:
+            extents = _extents(shape)
         return DeviceArray.allocate(self.backend, extents, dtype)
 
     async def upload(
@@ -185,6 +188,12 @@ class SessionArrays(SessionCore):
             await run_abandonable(write, lambda _: None, name="upload")
         else:
             write()
+
+
+def _extents(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)):
+        raise InvalidType("allocate.shape", shape, "an integer, or a sequence of them")
+    return tuple(shape)
 
 
 def _element_type(host: NDArray[np.generic], dtype: DType | None) -> DType:
