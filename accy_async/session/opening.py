@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -101,6 +101,7 @@ async def open_session(
         observer=harmless(observer),
     )
     primary: BaseException | None = None
+    interrupt: BaseException | None = None
     try:
         async with anyio.create_task_group() as tasks:
             session._begin(tasks)  # noqa: SLF001 - opened here, left here
@@ -112,11 +113,11 @@ async def open_session(
             with anyio.CancelScope(shield=True):
                 await session._stop_runs()  # noqa: SLF001
     except BaseExceptionGroup as group:
-        # Nothing but an interrupt ends the session's own group: it is no group.
-        primary = primary or group.exceptions[0]
+        # Nothing but an interrupt ends the session's own group, in whatever depth.
+        interrupt = next(_leaves(group))
     except BaseException as error:  # noqa: BLE001 - as above
         primary = primary or error
-    await session._leave(primary)  # noqa: SLF001
+    await session._leave(primary, interrupt)  # noqa: SLF001
 
 
 class Session(SessionStreams, SessionArrays, SessionLaunches):
@@ -141,13 +142,14 @@ class Session(SessionStreams, SessionArrays, SessionLaunches):
         self._runs.cancel_all()
         await self._runs.wait_all()
 
-    async def _leave(self, primary: BaseException | None) -> None:
+    async def _leave(
+        self, primary: BaseException | None, interrupt: BaseException | None
+    ) -> None:
         self._state = "draining"
         backend = self.backend
         settled: Exception | None = None
         errors: list[Exception] = []
         held_before = set(backend.reaper.held())
-        interrupt: BaseException | None = None
         try:
             if backend.is_healthy:
                 # One grace for all of the leaving, runs included.
@@ -156,7 +158,7 @@ class Session(SessionStreams, SessionArrays, SessionLaunches):
                     backend.wait_open_streams, max(left_s, _LEAST_SETTLE_S)
                 )
         except BaseException as error:  # noqa: BLE001 - raised below
-            interrupt = error
+            interrupt = interrupt or error
         late = self._destroy_everything(errors)
         interrupt = interrupt or late
         self._state = "closed"
@@ -189,6 +191,17 @@ class Session(SessionStreams, SessionArrays, SessionLaunches):
             except BaseException as error:  # noqa: BLE001 - raised by the caller
                 interrupt = interrupt or error
         return interrupt
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """What a group holds, its interrupts first."""
+    interrupts, others = group.split((KeyboardInterrupt, SystemExit))
+    for part in (interrupts, others):
+        for error in part.exceptions if part is not None else ():
+            if isinstance(error, BaseExceptionGroup):
+                yield from _leaves(error)
+            else:
+                yield error
 
 
 def _check_number(name: str, value: float | None, minimum: float) -> None:
