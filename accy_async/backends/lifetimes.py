@@ -20,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -99,9 +100,17 @@ class Resource:
 
         A stream is itself in use until all that it was given is done.
         """
-        if self.timeline is not None and not self.timeline.is_idle:
-            return True
-        return any(line.completed < at for line, at in list(self.uses.items()))
+        return self.blocker() is not None
+
+    def blocker(self) -> tuple[Timeline, int] | None:
+        """A point that a stream has to come past first; None where it is idle."""
+        line = self.timeline
+        if line is not None and not line.is_idle:
+            return line, line.submitted
+        for line, at in list(self.uses.items()):
+            if line.completed < at:
+                return line, at
+        return None
 
     def last_uses(self) -> list[Mark]:
         """The last use on each stream that has not come past it."""
@@ -140,6 +149,9 @@ class ResourceTable:
         self._lock = threading.Lock()
         self._live: dict[int, Resource] = {}
         self._retired: dict[int, Resource] = {}
+        # Of what is retired, by stream, heaps of positions and ids: who waits for
+        # which point. So a sweep looks at what a stream has come past, and no more.
+        self._blocked: dict[Timeline, list[tuple[int, int]]] = {}
         self._next_id = 1
         self._is_lost = False
 
@@ -212,7 +224,7 @@ class ResourceTable:
             # Retired first, looked at then: who completes the last use meanwhile
             # finds it here, or it is idle for us to see.
             self._retired[handle.id] = resource
-            if resource.is_busy and not self._is_lost:
+            if not self._is_lost and self._is_blocked(resource):
                 resource.is_retired = True
             else:
                 del self._retired[handle.id]
@@ -228,12 +240,38 @@ class ResourceTable:
         if not self._retired:
             return 0
         with self._lock:
-            idle = [r for r in self._retired.values() if self._is_lost or not r.is_busy]
-            for resource in idle:
-                del self._retired[resource.handle.id]
+            idle = self._take_idle()
         for resource in idle:
             self._free(resource)
         return len(idle)
+
+    def _is_blocked(self, resource: Resource) -> bool:
+        """Have the object looked at once what blocks it is past, if anything does."""
+        blocker = resource.blocker()
+        if blocker is None:
+            return False
+        line, position = blocker
+        heap = self._blocked.setdefault(line, [])
+        heapq.heappush(heap, (position, resource.handle.id))
+        return True
+
+    def _take_idle(self) -> list[Resource]:
+        """The retired objects that have become idle, no longer retired."""
+        if self._is_lost:
+            idle = list(self._retired.values())
+            self._retired.clear()
+            self._blocked.clear()
+            return idle
+        idle = []
+        for line, heap in list(self._blocked.items()):
+            while heap and heap[0][0] <= line.completed:
+                resource = self._retired[heapq.heappop(heap)[1]]
+                if not self._is_blocked(resource):
+                    del self._retired[resource.handle.id]
+                    idle.append(resource)
+            if not heap:
+                del self._blocked[line]
+        return idle
 
     def lose(self) -> None:
         """The device is gone: nothing is in use any more."""
