@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import BufferHandle, ObjectKind
 from accy_async.backends.lifetimes import Resource, ResourceTable
 from accy_async.backends.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pytest
 
 COUNT = 500
 
