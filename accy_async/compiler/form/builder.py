@@ -35,7 +35,6 @@ from accy_async.compiler.form.expressions import (
     Operand,
     constant,
     operands,
-    refused_ufunc,
 )
 from accy_async.compiler.form.kernel import (
     Buffer,
@@ -44,6 +43,7 @@ from accy_async.compiler.form.kernel import (
     SharedArray,
     ThreadVariable,
 )
+from accy_async.compiler.form.operators import refused_ufunc
 from accy_async.compiler.form.refusals import (
     NO_PYTHON_NUMBER,
     OPERATORS,

@@ -25,15 +25,14 @@ from accy_async.compiler.form.operations import (
     can_bitcast,
     can_cast,
 )
-from accy_async.compiler.form.refusals import NO_PYTHON_NUMBER, NoOperand, refuses
+from accy_async.compiler.form.operators import Operators
+from accy_async.compiler.form.refusals import NoOperand
 from accy_async.dtypes import DType, ScalarArgument, ScalarValue
 from accy_async.errors import InvalidType, InvalidValue
 from accy_async.values import instances, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import numpy as np
 
 __all__ = [
     "EXPECTED_EXPRESSION",
@@ -62,57 +61,11 @@ EXPECTED_EXPRESSION = (
     "an expression: a[i] of an array, v.value of a variable, constant(dtype, n) of a "
     "number, and x.equals(y) instead of x == y"
 )
-_REFLECTED = {
-    "add": "__radd__",
-    "subtract": "__rsub__",
-    "multiply": "__rmul__",
-    "divide": "__rtruediv__",
-    "true_divide": "__rtruediv__",
-    "remainder": "__rmod__",
-    "bitwise_and": "__rand__",
-    "bitwise_or": "__ror__",
-    "bitwise_xor": "__rxor__",
-    "left_shift": "__rlshift__",
-    "right_shift": "__rrshift__",
-    "less": "__gt__",
-    "less_equal": "__ge__",
-    "greater": "__lt__",
-    "greater_equal": "__le__",
-}
-_OURS = {
-    **{name: name for name in ("sqrt", "exp", "log", "tanh", "floor", "minimum")},
-    "maximum": "maximum",
-    "ceil": "ceiling",
-    "trunc": "truncate",
-    "rint": "round_even",
-    "where": "select",
-    "absolute": "abs",
-    "equal": "x.equals",
-    "not_equal": "x.differs",
-    "fmin": "minimum",
-    "fmax": "maximum",
-}
 
 
-@refuses(
-    NO_PYTHON_NUMBER,
-    "an operation of the kernel form (floor, ceiling, truncate, round_even, sqrt, "
-    "k.count, ...): the value is known only on the device",
-)
-@refuses({"__pow__": "**", "__rpow__": "**"}, "products, such as x * x, or exp and log")
-@refuses(
-    {"__floordiv__": "//", "__rfloordiv__": "//"},
-    "/, which truncates integers toward zero; floor(x / y) for floats",
-)
-@refuses({"__matmul__": "@", "__rmatmul__": "@"}, "a sum of products, in a count")
-@refuses({"__divmod__": "divmod()", "__rdivmod__": "divmod()"}, "x / y and x % y")
 @attrs.frozen(order=False)
-class Expression:
-    """What every expression offers: a dtype and Python's operators.
-
-    The operators are C's: ``/`` divides integers truncating toward zero, ``>>``
-    keeps a signed integer's sign.
-    """
+class Expression(Operators):
+    """What every expression offers: a dtype, its parts and Python's operators."""
 
     nodes: int = attrs.field(init=False, eq=False, repr=False, default=1)
 
@@ -149,124 +102,23 @@ class Expression:
         """The same bits read as another dtype of the same size."""
         return self if dtype is self.dtype else Bitcast(dtype, self)
 
-    def equals(self, other: Operand) -> Expression:
-        """Whether the two are equal; a NaN equals nothing."""
-        return Compare(Comparison.EQUALS, self, constant(self.dtype, other))
-
-    def differs(self, other: Operand) -> Expression:
-        """Whether the two differ; a NaN differs from everything."""
-        return Compare(Comparison.DIFFERS, self, constant(self.dtype, other))
-
     def _dtype(self) -> DType:
         raise NotImplementedError
 
     def _children(self) -> tuple[Expression, ...]:
         return ()
 
-    def __bool__(self) -> bool:
-        raise InvalidType(
-            type(self).__name__,
-            "its truth value in Python",
-            "k.when(...), select(...), or & and | instead of and and or: it is known "
-            "only on the device",
-        )
+    def _unary(self, operation: UnaryOperation) -> Expression:
+        return Unary(operation, self)
 
-    def __array_ufunc__(
-        self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
-    ) -> Expression:
-        """Python's operators with a numpy scalar on their left; no other ufunc."""
-        reflected = _REFLECTED.get(ufunc.__name__)
-        if reflected is None or method != "__call__" or options or len(inputs) != 2:
-            raise refused_ufunc(type(self).__name__, ufunc)
-        left, right = inputs
-        if isinstance(left, Expression) or not isinstance(right, Expression):
-            raise refused_ufunc(type(self).__name__, ufunc)
-        result: Expression = getattr(right, reflected)(left)
-        return result
+    def _binary(self, operation: BinaryOperation, other: Operand) -> Expression:
+        return Binary(operation, self, constant(self.dtype, other))
 
-    def __lt__(self, other: Operand) -> Expression:
-        return Compare(Comparison.LESS, self, constant(self.dtype, other))
+    def _reflected(self, operation: BinaryOperation, other: Operand) -> Expression:
+        return Binary(operation, constant(self.dtype, other), self)
 
-    def __le__(self, other: Operand) -> Expression:
-        return Compare(Comparison.LESS_EQUAL, self, constant(self.dtype, other))
-
-    def __gt__(self, other: Operand) -> Expression:
-        return Compare(Comparison.GREATER, self, constant(self.dtype, other))
-
-    def __ge__(self, other: Operand) -> Expression:
-        return Compare(Comparison.GREATER_EQUAL, self, constant(self.dtype, other))
-
-    def __add__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.ADD, self, constant(self.dtype, other))
-
-    def __radd__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.ADD, constant(self.dtype, other), self)
-
-    def __sub__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.SUBTRACT, self, constant(self.dtype, other))
-
-    def __rsub__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.SUBTRACT, constant(self.dtype, other), self)
-
-    def __mul__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.MULTIPLY, self, constant(self.dtype, other))
-
-    def __rmul__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.MULTIPLY, constant(self.dtype, other), self)
-
-    def __truediv__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.DIVIDE, self, constant(self.dtype, other))
-
-    def __rtruediv__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.DIVIDE, constant(self.dtype, other), self)
-
-    def __mod__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.REMAINDER, self, constant(self.dtype, other))
-
-    def __rmod__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.REMAINDER, constant(self.dtype, other), self)
-
-    def __and__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.AND, self, constant(self.dtype, other))
-
-    def __rand__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.AND, constant(self.dtype, other), self)
-
-    def __or__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.OR, self, constant(self.dtype, other))
-
-    def __ror__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.OR, constant(self.dtype, other), self)
-
-    def __xor__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.XOR, self, constant(self.dtype, other))
-
-    def __rxor__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.XOR, constant(self.dtype, other), self)
-
-    def __lshift__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.SHIFT_LEFT, self, constant(self.dtype, other))
-
-    def __rlshift__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.SHIFT_LEFT, constant(self.dtype, other), self)
-
-    def __rshift__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.SHIFT_RIGHT, self, constant(self.dtype, other))
-
-    def __rrshift__(self, other: Operand) -> Expression:
-        return Binary(BinaryOperation.SHIFT_RIGHT, constant(self.dtype, other), self)
-
-    def __pos__(self) -> Expression:
-        return self
-
-    def __neg__(self) -> Expression:
-        return Unary(UnaryOperation.NEGATE, self)
-
-    def __invert__(self) -> Expression:
-        return Unary(UnaryOperation.NOT, self)
-
-    def __abs__(self) -> Expression:
-        return Unary(UnaryOperation.ABSOLUTE, self)
+    def _compare(self, comparison: Comparison, other: Operand) -> Expression:
+        return Compare(comparison, self, constant(self.dtype, other))
 
 
 Operand = Expression | ScalarValue
@@ -478,15 +330,6 @@ class Bitcast(Expression):
 
     def _children(self) -> tuple[Expression, ...]:
         return (self.value,)
-
-
-def refused_ufunc(subject: str, ufunc: np.ufunc) -> InvalidType:
-    """What to raise where one of numpy's functions is called on a part of a kernel."""
-    name = ufunc.__name__
-    ours = f"{_OURS[name]}(...)" if name in _OURS else "a function"
-    return InvalidType(
-        subject, f"numpy.{name}", f"{ours} of the kernel form: it runs on the device"
-    )
 
 
 def constant(dtype: DType, value: Operand) -> Expression:
