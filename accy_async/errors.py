@@ -33,6 +33,7 @@ __all__ = [
     "InvalidArtifact",
     "InvalidBuffer",
     "InvalidEvent",
+    "InvalidGraph",
     "InvalidPipeline",
     "InvalidStream",
     "InvalidType",
@@ -126,6 +127,10 @@ class InvalidStream(AccyError, ValueError):
 
 class InvalidEvent(AccyError, ValueError):
     """An event is unknown, destroyed, foreign, or not in the state required."""
+
+
+class InvalidGraph(AccyError, ValueError):
+    """A device graph is unknown, destroyed, foreign, or uses what was destroyed."""
 
 
 class ReadBufferDestinationTooSmall(InvalidBuffer):

@@ -26,17 +26,25 @@ backend:
 from __future__ import annotations
 
 from accy_async.backends.contract.core import DEFAULT_GRACE_S, SettleTimeout
+from accy_async.backends.contract.graphs import Graphs
 from accy_async.backends.contract.launches import Launches
 from accy_async.backends.contract.memory import Memory
 from accy_async.backends.contract.ownership import Ownership
 from accy_async.backends.contract.steps import Steps
 from accy_async.backends.contract.waits import Waits
-from accy_async.backends.hooks import EventState, StreamState
+from accy_async.backends.hooks import EventState, GraphState, StreamState
 
-__all__ = ["DEFAULT_GRACE_S", "Backend", "EventState", "SettleTimeout", "StreamState"]
+__all__ = [
+    "DEFAULT_GRACE_S",
+    "Backend",
+    "EventState",
+    "GraphState",
+    "SettleTimeout",
+    "StreamState",
+]
 
 
-class Backend(Memory, Launches, Steps, Waits, Ownership):
+class Backend(Memory, Launches, Steps, Graphs, Waits, Ownership):
     """One device and everything on it. See the module for the contract.
 
     Args:

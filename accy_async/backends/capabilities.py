@@ -86,6 +86,8 @@ class Capabilities:
             are more urgent.
         max_streams: streams worth opening; more add no parallelism.
         timing_resolution_ns: of event timing; 0 where the device has none.
+        device_graphs: whether it can be given a graph once and launch it as a whole.
+        device_loops: whether a loop within such a graph can be decided on the device.
     """
 
     identity: DeviceIdentity = attrs.field(validator=instances(DeviceIdentity))
@@ -111,6 +113,8 @@ class Capabilities:
     )
     max_streams: int = attrs.field(default=16, validator=integer(1, U32_MAX))
     timing_resolution_ns: float = attrs.field(default=0.0, validator=number(0.0, 1e12))
+    device_graphs: bool = attrs.field(default=False, validator=instances(bool))
+    device_loops: bool = attrs.field(default=False, validator=instances(bool))
 
     def __attrs_post_init__(self) -> None:
         least, greatest = self.priorities

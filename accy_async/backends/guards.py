@@ -8,11 +8,12 @@ other work goes on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from accy_async.errors import DeviceError
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "GuardOf"]
 
 
 class Guard(Protocol):
@@ -26,3 +27,7 @@ class Guard(Protocol):
 
     def failed(self, error: DeviceError) -> None:
         """The operation failed on the device."""
+
+
+GuardOf = Callable[[int], Guard]
+"""The guard of each node of a device graph, by the number that the node has."""

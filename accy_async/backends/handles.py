@@ -20,6 +20,7 @@ __all__ = [
     "BufferHandle",
     "BufferOwnership",
     "EventHandle",
+    "GraphHandle",
     "Handle",
     "LoadedArtifact",
     "ObjectKind",
@@ -71,6 +72,7 @@ class ObjectKind(str, Enum):
     ARTIFACT = "artifacts"
     STREAM = "streams"
     EVENT = "events"
+    GRAPH = "graphs"
 
     def __str__(self) -> str:
         return self.value
@@ -185,4 +187,14 @@ class EventHandle:
     has_timing: bool = attrs.field(default=False, validator=instances(bool))
 
 
-Handle = BufferHandle | LoadedArtifact | StreamHandle | EventHandle
+@attrs.frozen(kw_only=True)
+class GraphHandle:
+    """Names a device graph: work that the device was given once, to be launched."""
+
+    id: int = attrs.field(validator=_ID)
+    backend: BackendKind = attrs.field(
+        converter=backend_kind, validator=enum(BackendKind)
+    )
+
+
+Handle = BufferHandle | LoadedArtifact | StreamHandle | EventHandle | GraphHandle

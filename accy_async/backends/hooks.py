@@ -7,6 +7,7 @@ submission lock, in the order of their positions, and must not block.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from accy_async.artifact.kernel import KernelArtifact
@@ -14,14 +15,15 @@ from accy_async.artifact.kernel import KernelArtifact
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import ArtifactRequest
     from accy_async.backends.capabilities import Capabilities
-    from accy_async.backends.guards import Guard
+    from accy_async.backends.devicegraph import GraphRequest
+    from accy_async.backends.guards import Guard, GuardOf
     from accy_async.backends.handles import Handle
     from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
     from accy_async.backends.lifetimes import Resource
     from accy_async.backends.timeline import Timeline
 
-__all__ = ["BackendHooks", "EventState", "StreamState"]
+__all__ = ["BackendHooks", "EventState", "GraphState", "StreamState"]
 
 
 class StreamState:
@@ -49,6 +51,18 @@ class EventState:
         self.has_timing = has_timing
         self.mark: tuple[Timeline, int] | None = None
         self.time_ns: float | None = None
+
+
+class GraphState:
+    """What a backend keeps for one device graph; backends add their own to it.
+
+    ``request`` is what the graph was made of, as it was updated last; ``events`` are
+    those that its nodes record, in their order.
+    """
+
+    def __init__(self, request: GraphRequest) -> None:
+        self.request = request
+        self.events: tuple[Resource, ...] = ()
 
 
 class BackendHooks(ABC):
@@ -154,6 +168,33 @@ class BackendHooks(ABC):
         self, stream: StreamState, position: int, event: EventState
     ) -> None:
         """Submit a wait of the stream for the event's ``mark`` of this moment."""
+
+    def _open_graph(
+        self, request: GraphRequest, objects: Mapping[Handle, Resource]
+    ) -> GraphState:
+        """Make a device graph; only where ``capabilities.device_graphs``."""
+        raise NotImplementedError
+
+    def _update_graph(
+        self,
+        graph: GraphState,
+        request: GraphRequest,
+        objects: Mapping[Handle, Resource],
+    ) -> bool:
+        """Make its nodes those of a request of the same topology, from now on.
+
+        False where the device cannot: the graph is of no use any more then.
+        """
+        raise NotImplementedError
+
+    def _launch_graph(
+        self, stream: StreamState, graph: GraphState, guard_of: GuardOf | None
+    ) -> int:
+        """Take positions of the stream and submit the graph; returns the last one.
+
+        Events that its nodes record have got their ``mark`` when it returns.
+        """
+        raise NotImplementedError
 
     def _elapsed_ns(self, start: EventState, end: EventState) -> float | None:
         """Device time between two events that were passed; None if one was skipped."""

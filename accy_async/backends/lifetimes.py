@@ -14,7 +14,11 @@ Invariants:
    completes, by whichever thread completes it.
 2. Each object is freed exactly once, by the table's ``free`` callback.
 3. After `ResourceTable.lose` (the device is gone) nothing is busy any more.
-4. Nothing here waits: not for the device, not for a lock that is held longer
+4. An object may be made of others, its *parts*, as a device graph is of the buffers
+   and kernels of its nodes. Using the whole uses each part, without touching it: a
+   part is idle when its wholes are. Destroying a part *breaks* the whole, which
+   cannot be used any more.
+5. Nothing here waits: not for the device, not for a lock that is held longer
    than a few dictionary operations.
 """
 
@@ -22,12 +26,13 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from accy_async.backends.handles import (
     BufferHandle,
     EventHandle,
+    GraphHandle,
     Handle,
     LoadedArtifact,
     ObjectKind,
@@ -38,6 +43,7 @@ from accy_async.errors import (
     InvalidArtifact,
     InvalidBuffer,
     InvalidEvent,
+    InvalidGraph,
     InvalidStream,
 )
 
@@ -62,14 +68,17 @@ class Resource:
     """One object a backend owns, and the streams that use it."""
 
     __slots__ = (
+        "broken_by",
         "detail",
         "handle",
         "is_alive",
         "is_retired",
         "kind",
+        "parts",
         "payload",
         "timeline",
         "uses",
+        "wholes",
     )
 
     def __init__(
@@ -88,6 +97,9 @@ class Resource:
         self.uses: dict[Timeline, int] = {}
         self.is_alive = True
         self.is_retired = False
+        self.parts: tuple[Resource, ...] = ()
+        self.wholes: set[Resource] | None = None  # most objects are part of nothing
+        self.broken_by: Resource | None = None
 
     @property
     def name(self) -> str:
@@ -110,15 +122,52 @@ class Resource:
         for line, at in list(self.uses.items()):
             if line.completed < at:
                 return line, at
+        for whole in tuple(self.wholes or ()):
+            found = whole.blocker()
+            if found is not None:
+                return found
         return None
 
     def last_uses(self) -> list[Mark]:
         """The last use on each stream that has not come past it."""
+        uses = dict(self.uses)
+        for whole in tuple(self.wholes or ()):
+            for line, at in list(whole.uses.items()):
+                uses[line] = max(at, uses.get(line, 0))
         return [
             Mark(line, at)
-            for line, at in list(self.uses.items())
+            for line, at in uses.items()
             if line.completed < at or line.error_at(at) is not None
         ]
+
+    def compose(self, parts: Iterable[Resource]) -> None:
+        """Make this object of others, from here on."""
+        self.parts = tuple(dict.fromkeys(parts))
+        for part in self.parts:
+            if part.wholes is None:
+                part.wholes = set()
+            part.wholes.add(self)
+
+    def decompose(self) -> None:
+        """Make it of nothing: its parts keep the uses that they had through it."""
+        parts, self.parts = self.parts, ()
+        for part in parts:
+            part.leave(self)
+
+    def leave(self, whole: Resource) -> None:
+        """Be no part of that any more, whose uses so far stay this object's."""
+        if self.wholes is None or whole not in self.wholes:
+            return
+        for line, at in list(whole.uses.items()):
+            if self.uses.get(line, 0) < at:
+                self.touch(line, at)
+        self.wholes.discard(whole)
+
+    def leave_all(self) -> None:
+        """Break every object that this one is a part of: it is being destroyed."""
+        for whole in tuple(self.wholes or ()):
+            whole.broken_by = whole.broken_by or self
+            self.leave(whole)
 
     def touch(self, timeline: Timeline, position: int) -> None:
         """Say that the operation at this position uses the object."""
@@ -188,8 +237,8 @@ class ResourceTable:
         """The living object of that handle.
 
         Raises:
-            InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent: it was
-                destroyed, or is of another backend or kind.
+            InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent,
+            InvalidGraph: it was destroyed, or is of another backend or kind.
         """
         resource = self._live.get(handle.id)
         if resource is not None and resource.handle is handle:
@@ -213,14 +262,16 @@ class ResourceTable:
             True if it was freed at once, False if it was retired.
 
         Raises:
-            InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent: there is
-                no such object alive.
+            InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent,
+            InvalidGraph: there is no such object alive.
         """
         resource = self.get(handle)
         with self._lock:
             if self._live.pop(handle.id, None) is None:
                 raise _INVALID[resource.kind](f"{resource.name} was destroyed")
             resource.is_alive = False
+            resource.leave_all()
+            resource.decompose()
             # Retired first, looked at then: who completes the last use meanwhile
             # finds it here, or it is idle for us to see.
             self._retired[handle.id] = resource
@@ -330,7 +381,8 @@ def refuse_destroyed(resource: Resource) -> None:
     """Refuse to use an object that was destroyed.
 
     Raises:
-        InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent: it was.
+        InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent, InvalidGraph:
+            it was.
     """
     if not resource.is_alive:
         raise _INVALID[resource.kind](f"{resource.name} was destroyed")
@@ -346,10 +398,12 @@ _KINDS: dict[type, ObjectKind] = {
     LoadedArtifact: ObjectKind.ARTIFACT,
     StreamHandle: ObjectKind.STREAM,
     EventHandle: ObjectKind.EVENT,
+    GraphHandle: ObjectKind.GRAPH,
 }
 _INVALID: dict[ObjectKind, type[AccyError]] = {
     ObjectKind.BUFFER: InvalidBuffer,
     ObjectKind.ARTIFACT: InvalidArtifact,
     ObjectKind.STREAM: InvalidStream,
     ObjectKind.EVENT: InvalidEvent,
+    ObjectKind.GRAPH: InvalidGraph,
 }

@@ -24,6 +24,7 @@ from accy_async.backends import (
     LoadedArtifact,
     StreamHandle,
 )
+from accy_async.backends.devicegraph import GraphRequest
 from accy_async.backends.recording import CALL_KINDS, RecordingBackend, SyncScope
 from accy_async.errors import (
     CapabilityMismatch,
@@ -94,6 +95,9 @@ async def call_everything(backend: RecordingBackend) -> None:
     await backend.wait_default_stream()
     await backend.wait_buffer(buffer)
     await backend.wait_device()
+    graph = backend.create_graph(GraphRequest(body=()))
+    backend.update_graph(graph, GraphRequest(body=()))
+    backend.launch_graph(graph)
     backend.destroy(buffer)
 
 
@@ -122,6 +126,9 @@ async def test_every_call_is_recorded_in_order(backend: RecordingBackend) -> Non
         "wait_default_stream",
         "wait_buffer(2)",
         "wait_device",
+        "create_graph",
+        "update_graph(6)",
+        "launch_graph(6)",
         "destroy(2)",
     ]
     assert {call.kind for call in backend.calls} == set(CALL_KINDS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from accy_async.backends.handles import (
     BufferHandle,
     EventHandle,
+    GraphHandle,
     Handle,
     LoadedArtifact,
     StreamHandle,
@@ -16,7 +17,8 @@ from accy_async.backends.handles import (
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact
     from accy_async.backends.contract.steps import LaunchStep
-    from accy_async.backends.guards import Guard
+    from accy_async.backends.devicegraph import GraphRequest
+    from accy_async.backends.guards import Guard, GuardOf
     from accy_async.backends.launch import PreparedLaunch
 
 from accy_async.backends.recording.records import (
@@ -42,6 +44,7 @@ class RecordingBackend(RecordingScript):
         is_holding: True to begin with every stream held back.
         grace_s: how long cleanup waits for the device.
         keeps_records: False to count without keeping `launches` and `calls`.
+        has_graphs: False for a device that knows no device graphs.
 
     Attributes:
         create_count, load_count, launch_count, destroy_count,
@@ -208,6 +211,29 @@ class RecordingBackend(RecordingScript):
         super().submit_steps(steps, positions)
         if self._pending_count:
             self._pump()
+
+    def create_graph(self, request: GraphRequest) -> GraphHandle:
+        """Record the call; see `Backend.create_graph`."""
+        self._note("create_graph")
+        return super().create_graph(request)
+
+    def update_graph(self, graph: GraphHandle, request: GraphRequest) -> bool:
+        """Record the call; see `Backend.update_graph`."""
+        self._note("update_graph", graph)
+        return super().update_graph(graph, request)
+
+    def launch_graph(
+        self,
+        graph: GraphHandle,
+        stream: StreamHandle | None = None,
+        guard_of: GuardOf | None = None,
+    ) -> int:
+        """Record the call; see `Backend.launch_graph`. Its nodes are no calls."""
+        self._note("launch_graph", graph)
+        position = super().launch_graph(graph, stream, guard_of)
+        if self._pending_count:
+            self._pump()
+        return position
 
     def destroy(self, handle: Handle) -> bool:
         """Record the call; see `Backend.destroy`. A failure frees all the same."""

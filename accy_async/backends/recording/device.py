@@ -54,6 +54,7 @@ class RecordingCore(Backend):
         is_holding: bool = False,
         grace_s: float = DEFAULT_GRACE_S,
         keeps_records: bool = True,
+        has_graphs: bool = True,
     ) -> None:
         kind = backend_kind(kind)
         if not isinstance(kind, BackendKind):
@@ -85,7 +86,7 @@ class RecordingCore(Backend):
         self._execution_failures: dict[int, tuple[DeviceError, bool]] = {}
         self._streams: list[RecordingStream] = []
         self._pending_count = 0
-        self._capabilities = _capabilities(kind, chosen)
+        self._capabilities = _capabilities(kind, chosen, has_graphs=has_graphs)
         super().__init__(kind, grace_s=grace_s)
 
     @property
@@ -210,7 +211,9 @@ def _consequence(cause: DeviceError) -> DeviceError:
     return error
 
 
-def _capabilities(kind: BackendKind, format: ArtifactFormat) -> Capabilities:
+def _capabilities(
+    kind: BackendKind, format: ArtifactFormat, *, has_graphs: bool
+) -> Capabilities:
     return Capabilities(
         identity=DeviceIdentity(
             backend=kind,
@@ -223,4 +226,6 @@ def _capabilities(kind: BackendKind, format: ArtifactFormat) -> Capabilities:
         max_shared_memory_bytes=227 << 10,
         max_streams=32,
         timing_resolution_ns=1.0,
+        device_graphs=has_graphs,
+        device_loops=has_graphs,
     )

@@ -7,7 +7,7 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.recording.device import PlannedFailure
-from accy_async.backends.recording.hooks import RecordingHooks
+from accy_async.backends.recording.graphs import RecordingGraphs
 from accy_async.backends.recording.records import (
     CALL_KINDS,
     CallRecord,
@@ -24,7 +24,7 @@ from accy_async.errors import (
 __all__ = ["RecordingScript", "usual_error"]
 
 
-class RecordingScript(RecordingHooks):
+class RecordingScript(RecordingGraphs):
     """The levers of the recording backend."""
 
     def fail(

@@ -1,0 +1,141 @@
+"""Device graphs: given to the device once, updated in place, launched as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from accy_async.backends.contract.core import BackendCore
+from accy_async.backends.devicegraph import topology, walk
+from accy_async.backends.handles import GraphHandle, Handle, ObjectKind, StreamHandle
+from accy_async.backends.hooks import GraphState
+from accy_async.errors import CapabilityMismatch, InvalidGraph
+
+if TYPE_CHECKING:
+    from accy_async.backends.devicegraph import GraphRequest
+    from accy_async.backends.guards import GuardOf
+    from accy_async.backends.lifetimes import Resource
+
+__all__ = ["Graphs"]
+
+
+class Graphs(BackendCore):
+    """The device graphs of one device.
+
+    A graph's nodes are ordered by their edges alone, and each launch of it is one
+    operation of a stream. What its nodes use is in use as long as a launch is, and a
+    graph that uses what was destroyed cannot be launched any more.
+    """
+
+    def create_graph(self, request: GraphRequest) -> GraphHandle:
+        """Make a device graph. May take some 10 us a node: not for an event loop.
+
+        Raises:
+            CapabilityMismatch: the device has no graphs, or no loops in them.
+            InvalidArtifact, InvalidBuffer, InvalidEvent: a node uses what is not
+                alive.
+        """
+        self._check("create_graph")
+        if not self.capabilities.device_graphs:
+            raise CapabilityMismatch("create_graph: this device has no graphs")
+        with self._lock:
+            objects = self._objects_of(request)
+        state = self._open_graph(request, objects)
+        resource = self._table.add(
+            ObjectKind.GRAPH,
+            lambda object_id: GraphHandle(id=object_id, backend=self.kind),
+            state,
+        )
+        with self._lock:
+            self._compose(resource, state, request, objects)
+        # Of what was destroyed meanwhile, it is never launched.
+        return cast("GraphHandle", self._keep_unless_closed(resource))
+
+    def update_graph(self, graph: GraphHandle, request: GraphRequest) -> bool:
+        """Change what a graph's nodes are about; launches under way are not affected.
+
+        Args:
+            graph: the graph.
+            request: what it is to be from now on.
+
+        Returns:
+            True where it is. False where that takes another graph: the topology
+            differs, or the device refuses. Then this one is of no use any more.
+
+        Raises:
+            InvalidGraph: the graph is not alive.
+            InvalidArtifact, InvalidBuffer, InvalidEvent: a node uses what is not
+                alive; the graph is as it was.
+        """
+        self._check("update_graph")
+        with self._lock:
+            resource = self._table.get(graph)
+            state = cast("GraphState", resource.payload)
+            objects = self._objects_of(request)
+            if topology(state.request.body) != topology(request.body):
+                return False
+            if not self._update_graph(state, request, objects):
+                return False
+            state.request = request
+            resource.decompose()
+            resource.broken_by = None
+            self._compose(resource, state, request, objects)
+        return True
+
+    def launch_graph(
+        self,
+        graph: GraphHandle,
+        stream: StreamHandle | None = None,
+        guard_of: GuardOf | None = None,
+    ) -> int:
+        """Submit all of a graph to a stream, as one operation.
+
+        Args:
+            graph: the graph.
+            stream: where it runs; None for the default stream.
+            guard_of: gives the guard of each node by its number, where the device
+                asks them one by one; see `guards`.
+
+        Returns:
+            The position of its end on the stream's timeline.
+
+        Raises:
+            InvalidGraph: it is not alive, or something that it uses is not.
+            InvalidStream: the stream is not alive.
+        """
+        self._check("launch_graph")
+        with self._lock:
+            resource = self._table.get(graph)
+            if resource.broken_by is not None:
+                raise InvalidGraph(
+                    f"{resource.name} cannot be launched: {resource.broken_by.name}, "
+                    "which it uses, was destroyed"
+                )
+            state: GraphState = resource.payload  # type: ignore[assignment]
+            on = self._stream(stream)
+            position = self._launch_graph(on, state, guard_of)
+            resource.touch(on.timeline, position)
+            for event in state.events:
+                event.touch(on.timeline, position)
+        return position
+
+    def _objects_of(self, request: GraphRequest) -> dict[Handle, Resource]:
+        """What a request's nodes use; refuses what is not alive."""
+        found: dict[Handle, Resource] = {}
+        for handle in request.handles():
+            resource = self._find_for_launch(handle)
+            if resource is not None:  # else taken on trust, by a backend that does so
+                found[handle] = resource
+        return found
+
+    def _compose(
+        self,
+        resource: Resource,
+        state: GraphState,
+        request: GraphRequest,
+        objects: dict[Handle, Resource],
+    ) -> None:
+        events = [node.event for node in walk(request.body) if node.event is not None]
+        state.events = tuple(objects[event] for event in events)
+        resource.compose(objects.values())
+        lost = next((part for part in objects.values() if not part.is_alive), None)
+        resource.broken_by = lost

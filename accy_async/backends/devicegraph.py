@@ -1,0 +1,206 @@
+"""Device graphs as values: what a device is given once, to launch as a whole.
+
+A graph is a *body*: nodes in an order in which each comes after those that it
+names, by their place in the body. A loop is a node with bodies of its own. What
+the nodes are about (kernels, buffers, numbers) can be changed in place as long as
+the *topology* stays: the kinds of the nodes, their edges, their loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from accy_async.backends.handles import BufferHandle, EventHandle, Handle
+from accy_async.backends.launch import PreparedLaunch
+
+__all__ = [
+    "GraphBody",
+    "GraphCopy",
+    "GraphDownload",
+    "GraphFill",
+    "GraphJoin",
+    "GraphLoop",
+    "GraphNode",
+    "GraphOperation",
+    "GraphRequest",
+    "GraphUpload",
+    "node_count",
+    "topology",
+    "walk",
+]
+
+
+@attrs.frozen
+class GraphCopy:
+    """Copy a buffer's first bytes over another's."""
+
+    source: BufferHandle
+    target: BufferHandle
+    byte_size: int
+
+    def handles(self) -> tuple[Handle, ...]:
+        """The objects that it uses."""
+        return self.source, self.target
+
+
+@attrs.frozen
+class GraphFill:
+    """Write a pattern of 1, 2, 4 or 8 bytes over a buffer's first bytes."""
+
+    target: BufferHandle
+    pattern: bytes
+    byte_size: int
+
+    def handles(self) -> tuple[Handle, ...]:
+        """The objects that it uses."""
+        return (self.target,)
+
+
+@attrs.frozen(eq=False)
+class GraphUpload:
+    """Copy an array of the host, as it is when the graph is launched, to a buffer."""
+
+    array: np.ndarray
+    target: BufferHandle
+
+    def handles(self) -> tuple[Handle, ...]:
+        """The objects that it uses."""
+        return (self.target,)
+
+
+@attrs.frozen(eq=False)
+class GraphDownload:
+    """Copy a buffer to an array of the host, which has it when the graph is done."""
+
+    source: BufferHandle
+    array: np.ndarray
+
+    def handles(self) -> tuple[Handle, ...]:
+        """The objects that it uses."""
+        return (self.source,)
+
+
+@attrs.frozen
+class GraphJoin:
+    """Nothing but a point that nodes come before and after."""
+
+    def handles(self) -> tuple[Handle, ...]:
+        """The objects that it uses: none."""
+        return ()
+
+
+@attrs.frozen
+class GraphLoop:
+    """Bodies that take turns, again and again, each turn after the one before.
+
+    Attributes:
+        turns: the bodies; the first one comes first.
+        count: how many turns there are; None where ``condition`` decides.
+        condition: a buffer of one 32-bit word: there is another turn while it is
+            not zero, looked at before each.
+    """
+
+    turns: tuple[GraphBody, ...]
+    count: int | None = None
+    condition: BufferHandle | None = None
+
+    def handles(self) -> tuple[Handle, ...]:
+        """The objects that it uses itself."""
+        return () if self.condition is None else (self.condition,)
+
+
+GraphOperation = (
+    PreparedLaunch
+    | GraphCopy
+    | GraphFill
+    | GraphUpload
+    | GraphDownload
+    | GraphJoin
+    | GraphLoop
+)
+"""What a node does. A launch of no blocks does nothing."""
+
+
+@attrs.frozen
+class GraphNode:
+    """One node of a body.
+
+    Attributes:
+        operation: what it does.
+        after: the nodes of its body that it comes after, by their places, all
+            before its own.
+        number: what the launcher calls it, for its guard; -1 for none.
+        name: for error messages.
+        priority: of a launch, against the graph's other nodes; 0 is normal.
+        event: recorded when it is done; only in the outermost body.
+    """
+
+    operation: GraphOperation
+    after: tuple[int, ...] = ()
+    number: int = -1
+    name: str = ""
+    priority: int = 0
+    event: EventHandle | None = None
+
+
+GraphBody = tuple[GraphNode, ...]
+
+
+@attrs.frozen(eq=False)
+class GraphRequest:
+    """What a device graph is to be made of."""
+
+    body: GraphBody
+
+    def handles(self) -> dict[Handle, None]:
+        """Every object that its nodes use, in their order, each once."""
+        found: dict[Handle, None] = {}
+        for node in walk(self.body):
+            operation = node.operation
+            if isinstance(operation, PreparedLaunch):
+                found[operation.loaded] = None
+                for binding in operation.request.buffers:
+                    found[binding.handle] = None
+            else:
+                found.update(dict.fromkeys(operation.handles()))
+            if node.event is not None:
+                found[node.event] = None
+        return found
+
+
+def walk(body: GraphBody) -> Iterator[GraphNode]:
+    """Every node of a body and of the bodies in it, each once, loops first."""
+    for node in body:
+        yield node
+        if isinstance(node.operation, GraphLoop):
+            for turn in node.operation.turns:
+                yield from walk(turn)
+
+
+def node_count(body: GraphBody) -> int:
+    """How many nodes the body has, those of bodies in it included."""
+    return sum(1 for _ in walk(body))
+
+
+def topology(body: GraphBody) -> tuple[object, ...]:
+    """What has to stay for nodes to be changed in place."""
+    return tuple((_kind(node.operation), node.after, node.event) for node in body)
+
+
+def _kind(operation: GraphOperation) -> object:
+    if isinstance(operation, GraphLoop):
+        turns = tuple(map(topology, operation.turns))
+        return "loop", operation.count is None, turns
+    if isinstance(operation, PreparedLaunch):
+        # One of no blocks is nothing to the device.
+        return PreparedLaunch if operation.has_blocks else GraphJoin
+    if isinstance(operation, GraphFill):
+        return GraphFill, len(operation.pattern), operation.byte_size > 0
+    if isinstance(operation, (GraphUpload, GraphDownload)):
+        return type(operation), id(operation.array), operation.array.nbytes > 0
+    if isinstance(operation, GraphCopy):
+        return GraphCopy, operation.byte_size > 0
+    return type(operation)
