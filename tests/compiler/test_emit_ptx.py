@@ -17,7 +17,7 @@ import pytest
 from accy_async.artifact.entry import KernelCallRegistry
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.compiler.emit import compile_ptx, emit_ptx_llvm_ir
-from accy_async.compiler.emit.ptx_barriers import plan_barriers
+from accy_async.compiler.emit.barriers import plan_barriers
 from accy_async.compiler.form import (
     Binary,
     BinaryOperation,

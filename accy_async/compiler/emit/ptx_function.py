@@ -2,14 +2,14 @@
 
 Uniform code is run by each thread for itself, with the same values. A region is
 a branch around its body for the threads below its limit. Barriers stand outside
-these branches, where `ptx_barriers` says that one is needed.
+these branches, where `barriers` says that one is needed.
 """
 
 from __future__ import annotations
 
+from accy_async.compiler.emit.barriers import plan_barriers
 from accy_async.compiler.emit.body import KernelBody
 from accy_async.compiler.emit.metadata import Metadata
-from accy_async.compiler.emit.ptx_barriers import plan_barriers
 from accy_async.compiler.emit.ptx_math import transcendental
 from accy_async.compiler.emit.writer import memory_type, value_type
 from accy_async.compiler.form import (

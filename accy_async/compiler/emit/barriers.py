@@ -45,10 +45,13 @@ class BarrierPlan:
     Attributes:
         before: ahead of the statement, its conditions and bounds.
         within: between a region's limit and its body.
+        through_buffers: whether threads of a block read in buffers what others of
+            it wrote.
     """
 
     before: frozenset[int]
     within: frozenset[int]
+    through_buffers: bool
 
     def stands_before(self, statement: Statement) -> bool:
         """Whether all threads meet ahead of the statement."""
@@ -63,7 +66,9 @@ def plan_barriers(kernel: Kernel) -> BarrierPlan:
     """The barriers of a kernel."""
     planner = _Planner({array.name for array in kernel.shared})
     planner.body(kernel.body, _Touched())
-    return BarrierPlan(frozenset(planner.before), frozenset(planner.within))
+    return BarrierPlan(
+        frozenset(planner.before), frozenset(planner.within), planner.through_buffers
+    )
 
 
 @attrs.frozen
@@ -76,10 +81,9 @@ class _Touched:
     def __or__(self, other: _Touched) -> _Touched:
         return _Touched(self.reads | other.reads, self.writes | other.writes)
 
-    def conflicts(self, later: _Touched) -> bool:
-        return bool(
-            self.writes & (later.reads | later.writes) or self.reads & later.writes
-        )
+    def meets(self, later: _Touched) -> frozenset[str]:
+        """The pieces of memory that need a barrier in between."""
+        return self.writes & (later.reads | later.writes) | self.reads & later.writes
 
 
 class _Planner:
@@ -87,6 +91,7 @@ class _Planner:
         self._shared = shared
         self.before: set[int] = set()
         self.within: set[int] = set()
+        self.through_buffers = False
 
     def body(self, body: Iterable[Statement], touched: _Touched) -> _Touched:
         """Go through uniform code; what is touched at its end."""
@@ -120,9 +125,11 @@ class _Planner:
         next_: _Touched,
         where: set[int],
     ) -> _Touched:
-        if not touched.conflicts(next_):
+        meeting = touched.meets(next_)
+        if not meeting:
             return touched | next_
         where.add(id(statement))
+        self.through_buffers |= _BUFFERS in meeting
         return next_
 
     def _inside(self, body: Iterable[Statement]) -> _Touched:
