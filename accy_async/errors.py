@@ -6,7 +6,7 @@ Strategy, so that a handler knows what to catch:
   `ValueError`), its special cases `InvalidType` (also a `TypeError`) and
   `OutOfRange` (also an `OverflowError`).
 * Values that are right alone but do not fit together raise before anything is
-  allocated or launched: `InvalidArtifact`, `LaunchArgumentMismatch`,
+  allocated or launched: `InvalidArtifact`, `InvalidProgram`, `LaunchArgumentMismatch`,
   `UnsupportedOperation`, `CapabilityMismatch`, `GraphError`.
 * What the device or its driver reports is a `DeviceError`; memory it has not
   got is `OutOfMemory`; a device that is not there is `RuntimeUnavailable`.
@@ -35,6 +35,7 @@ __all__ = [
     "InvalidEvent",
     "InvalidGraph",
     "InvalidPipeline",
+    "InvalidProgram",
     "InvalidStream",
     "InvalidType",
     "InvalidValue",
@@ -99,6 +100,22 @@ class InvalidPipeline(InvalidValue, InvalidArtifact):
     def __init__(self, field: str, value: object, expected: str) -> None:
         InvalidValue.__init__(self, field, value, expected)
         self.offset = None
+
+
+class InvalidProgram(AccyError, ValueError):
+    """A tensor program contradicts itself: shapes, dtypes or values do not fit.
+
+    Attributes:
+        operation: the operation that is refused, if it is one.
+    """
+
+    def __init__(self, message: str, *, operation: str | None = None) -> None:
+        self.operation = operation
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.operation is None else f"{self.operation}: {message}"
 
 
 class UnsupportedOperation(AccyError):
