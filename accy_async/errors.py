@@ -27,6 +27,7 @@ __all__ = [
     "CompilationError",
     "DeviceError",
     "DeviceLost",
+    "ExchangeRefused",
     "ForkedProcess",
     "GraceExpired",
     "GraphError",
@@ -136,6 +137,10 @@ class CapabilityMismatch(UnsupportedOperation):
 
 class InvalidBuffer(AccyError, ValueError):
     """A buffer handle is unknown, freed, foreign, or accessed out of bounds."""
+
+
+class ExchangeRefused(InvalidBuffer, BufferError):
+    """An array cannot be taken from, or given to, another library as it is."""
 
 
 class InvalidStream(AccyError, ValueError):

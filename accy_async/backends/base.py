@@ -30,6 +30,7 @@ from accy_async.backends.contract.graphs import Graphs
 from accy_async.backends.contract.launches import Launches
 from accy_async.backends.contract.memory import Memory
 from accy_async.backends.contract.ownership import Ownership
+from accy_async.backends.contract.sharing import Sharing
 from accy_async.backends.contract.steps import Steps
 from accy_async.backends.contract.waits import Waits
 from accy_async.backends.hooks import EventState, GraphState, StreamState
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 
-class Backend(Memory, Launches, Steps, Graphs, Waits, Ownership):
+class Backend(Sharing, Memory, Launches, Steps, Graphs, Waits, Ownership):
     """One device and everything on it. See the module for the contract.
 
     Args:

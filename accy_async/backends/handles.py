@@ -95,7 +95,10 @@ def buffer_ownership(value: BufferOwnership | str) -> BufferOwnership:
 
 @attrs.frozen(kw_only=True)
 class BufferHandle:
-    """Names device memory of ``byte_size`` bytes."""
+    """Names device memory of ``byte_size`` bytes.
+
+    ``is_read_only`` is True where its owner, who is somebody else, forbids writing.
+    """
 
     id: int = attrs.field(validator=_ID)
     backend: BackendKind = attrs.field(
@@ -107,6 +110,7 @@ class BufferHandle:
         converter=buffer_ownership,
         validator=enum(BufferOwnership),
     )
+    is_read_only: bool = attrs.field(default=False, validator=instances(bool))
 
 
 @attrs.frozen(kw_only=True)
@@ -143,6 +147,13 @@ class BufferBinding:
                 "BufferBinding.byte_size",
                 self.byte_size,
                 f"at most the buffer's {self.handle.byte_size} bytes",
+            )
+
+        if self.handle.is_read_only and self.access.writes:
+            raise InvalidValue(
+                "BufferBinding.access",
+                self.access.value,
+                f"read_only: buffer {self.handle.id} is another library's, and read-only",
             )
 
     def is_same_buffer(self, other: BufferBinding) -> bool:

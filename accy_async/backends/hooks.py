@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from accy_async.artifact.kernel import KernelArtifact
+from accy_async.errors import UnsupportedOperation
 
 if TYPE_CHECKING:
+    from accy_async.artifact.formats import BackendKind
     from accy_async.artifact.kernel import ArtifactRequest
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.devicegraph import GraphRequest
@@ -29,10 +31,13 @@ __all__ = ["BackendHooks", "EventState", "GraphState", "StreamState"]
 class StreamState:
     """What a backend keeps for one stream; backends add their own to it.
 
-    ``id`` is the stream's, None for the default stream.
+    ``id`` is the stream's, None for the default stream. ``is_lent`` is True once
+    another library may submit to it, ``is_borrowed`` where it is another's own.
     """
 
     id: int | None = None
+    is_lent = False
+    is_borrowed = False
 
     def __init__(self, timeline: Timeline, priority: int = 0) -> None:
         self.timeline = timeline
@@ -67,6 +72,8 @@ class GraphState:
 
 class BackendHooks(ABC):
     """The hooks of one device."""
+
+    kind: BackendKind
 
     @property
     @abstractmethod
@@ -205,6 +212,47 @@ class BackendHooks(ABC):
     @abstractmethod
     def _free(self, resource: Resource) -> None:
         """Free an object; any thread, once for each object."""
+
+    # Memory and streams of other libraries; see `accy_async.backends.exchange`.
+
+    exchanges_streams: ClassVar[bool] = False
+    """True where memory is handed over on streams, and not when it is idle."""
+
+    @property
+    def exchange_device(self) -> tuple[int, int] | None:
+        """DLPack's device type and index of the memory; None where it has none."""
+        return None
+
+    def _borrow(self, address: int, byte_size: int, keeper: object) -> object:
+        """Take another's memory; returns the payload of its resource."""
+        del address, byte_size, keeper
+        raise UnsupportedOperation(f"{self.kind}: takes no memory of other libraries")
+
+    def _address(self, buffer: Resource) -> int:
+        """Where a buffer's memory lies."""
+        raise UnsupportedOperation(f"{buffer.name} cannot be shared: it has no address")
+
+    def _borrow_stream(self, number: int, keeper: object) -> StreamState:
+        """Take another's stream, by the driver's number."""
+        del number, keeper
+        raise UnsupportedOperation(f"{self.kind}: takes no streams of other libraries")
+
+    def _stream_number(self, stream: StreamState) -> int:
+        """The driver's number of a stream."""
+        del stream
+        raise UnsupportedOperation(f"{self.kind}: has no streams of a driver")
+
+    def _follow(self, stream: StreamState, position: int, number: int | None) -> None:
+        """Submit a wait for another's stream, by its number; for all if None."""
+        del stream, position, number
+
+    def _lead(self, stream: StreamState, position: int, number: int) -> None:
+        """Have another's stream wait for what was submitted to this one."""
+        del stream, position, number
+
+    def _notice(self, stream: StreamState, position: int) -> None:
+        """Submit nothing, but see to it that somebody looks when it is reached."""
+        del stream, position
 
     def _create(self, request: ArtifactRequest) -> KernelArtifact:
         """Make an artifact; backends that compile do it here."""

@@ -49,6 +49,7 @@ from accy_async.errors import (
 
 if TYPE_CHECKING:
     from accy_async.artifact.formats import BackendKind
+    from accy_async.backends.exchange import Arrival
 
 from accy_async.backends.timeline import Mark, Timeline
 
@@ -68,12 +69,16 @@ class Resource:
     """One object a backend owns, and the streams that use it."""
 
     __slots__ = (
+        "arrival",
+        "arriving",
         "broken_by",
         "detail",
+        "exports",
         "handle",
         "is_alive",
         "is_retired",
         "kind",
+        "loans_ended",
         "parts",
         "payload",
         "timeline",
@@ -100,11 +105,23 @@ class Resource:
         self.parts: tuple[Resource, ...] = ()
         self.wholes: set[Resource] | None = None  # most objects are part of nothing
         self.broken_by: Resource | None = None
+        # What a stream has to wait for before its first use; see `exchange`.
+        self.arrival: Arrival | None = None
+        self.arriving: list[Resource] = []  # parts that have one
+        # Other libraries that have it: as many as are submitted and not completed.
+        self.exports: Timeline | None = None
+        self.loans_ended = 0
 
     @property
     def name(self) -> str:
         """How messages name the object: kind, id, and size or kernel."""
         return f"{self.kind.singular} {self.handle.id}{self.detail}"
+
+    @property
+    def is_exported(self) -> bool:
+        """True while another library has it."""
+        line = self.exports
+        return line is not None and line.completed < line.submitted
 
     @property
     def is_busy(self) -> bool:
@@ -116,6 +133,9 @@ class Resource:
 
     def blocker(self) -> tuple[Timeline, int] | None:
         """A point that a stream has to come past first; None where it is idle."""
+        line = self.exports
+        if line is not None and line.completed < line.submitted:
+            return line, line.submitted
         line = self.timeline
         if line is not None and not line.is_idle:
             return line, line.submitted
@@ -143,6 +163,7 @@ class Resource:
     def compose(self, parts: Iterable[Resource]) -> None:
         """Make this object of others, from here on."""
         self.parts = tuple(dict.fromkeys(parts))
+        self.arriving = [part for part in self.parts if part.arrival is not None]
         for part in self.parts:
             if part.wholes is None:
                 part.wholes = set()
@@ -168,6 +189,12 @@ class Resource:
         for whole in tuple(self.wholes or ()):
             whole.broken_by = whole.broken_by or self
             self.leave(whole)
+
+    def arrive(self, arrival: Arrival) -> None:
+        """Have every use from now on wait for a point first."""
+        self.arrival = arrival
+        for whole in tuple(self.wholes or ()):
+            whole.arriving.append(self)
 
     def touch(self, timeline: Timeline, position: int) -> None:
         """Say that the operation at this position uses the object."""
@@ -366,8 +393,20 @@ class Reaper:
         self._table = table
 
     def held(self) -> tuple[str, ...]:
-        """The names of the objects held, oldest first."""
-        return tuple(resource.name for resource in self._table.retired())
+        """The names of the objects held, oldest first.
+
+        Those that another library still has, too: they say so.
+        """
+        return tuple(
+            f"{one.name}, exported" if one.is_exported else one.name
+            for one in self._table.retired()
+        )
+
+    def overdue(self) -> tuple[str, ...]:
+        """The names of those that the device, and no other library, still uses."""
+        return tuple(
+            one.name for one in self._table.retired() if not one.is_exported
+        )
 
     def sweep(self) -> int:
         """Free what has become idle; returns how many objects that were."""

@@ -6,16 +6,17 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from typing import ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import Handle, ObjectKind, StreamHandle
-from accy_async.backends.hooks import BackendHooks, StreamState
+from accy_async.backends.hooks import BackendHooks, EventState, StreamState
 from accy_async.backends.lifetimes import Reaper, Resource, ResourceTable
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError, DeviceLost, ForkedProcess, SessionClosed
 
-__all__ = ["DEFAULT_GRACE_S", "BackendCore", "SettleTimeout", "advance"]
+__all__ = ["DEFAULT_GRACE_S", "BackendCore", "SettleTimeout", "admit", "advance"]
 
 DEFAULT_GRACE_S = 5.0
 """How long cleanup waits for the device before it hands objects to the reaper."""
@@ -52,6 +53,9 @@ class BackendCore(BackendHooks):
         self._streams_by_id: dict[int, StreamState] = {}
         # Objects that the garbage collector found nobody to hold.
         self._abandoned: deque[Handle] = deque()
+        # Where other libraries' streams and ours meet; opened when first needed.
+        self._exchange: list[StreamState] = []
+        self._meeting: EventState | None = None
         self._default = self._open_stream(0, "the default stream")
         self._lost: DeviceLost | None = None
         self._is_loss_told = False
@@ -116,11 +120,26 @@ class BackendCore(BackendHooks):
             for resource in (*self._table.retired(), *reversed(self._table.living()))
             if resource.kind is ObjectKind.STREAM
         ]
-        return [self._default.timeline, *(state.timeline for state in streams)]
+        return [
+            self._default.timeline,
+            *(state.timeline for state in self._exchange),
+            *(state.timeline for state in streams),
+        ]
+
+
+def admit(state: StreamState, resources: Iterable[Resource | None]) -> None:
+    """Have a stream wait for what of these has not arrived yet; see `exchange`."""
+    for resource in resources:
+        if resource is not None and (arrival := resource.arrival) is not None:
+            if arrival.is_past:
+                resource.arrival = None
+            else:
+                arrival.admit(state)
 
 
 def advance(state: StreamState, *touched: Resource | None) -> int:
     """Take the next position of a stream for an operation that uses these."""
+    admit(state, touched)
     position = state.timeline.advance()
     for resource in touched:
         if resource is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from accy_async.backends.contract.core import BackendCore
+from accy_async.backends.contract.core import BackendCore, admit
 from accy_async.backends.devicegraph import topology, walk
 from accy_async.backends.handles import GraphHandle, Handle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import GraphState
@@ -112,6 +112,9 @@ class Graphs(BackendCore):
                 )
             state: GraphState = resource.payload  # type: ignore[assignment]
             on = self._stream(stream)
+            if resource.arriving:
+                admit(on, resource.arriving)
+                resource.arriving = [p for p in resource.arriving if p.arrival]
             position = self._launch_graph(on, state, guard_of)
             resource.touch(on.timeline, position)
             for event in state.events:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.launch import LaunchRequest
 
-from accy_async.backends.contract.core import BackendCore
+from accy_async.backends.contract.core import BackendCore, admit
 
 __all__ = ["Launches"]
 
@@ -81,6 +81,10 @@ class Launches(BackendCore):
             timeline = state.timeline
             if not prepared.has_blocks:
                 return timeline.submitted
+            for resource in prepared.resources:
+                if resource.arrival is not None:
+                    admit(state, prepared.resources)
+                    break
             position = timeline.advance()
             for resource in prepared.resources:
                 resource.touch(timeline, position)

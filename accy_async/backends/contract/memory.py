@@ -142,6 +142,7 @@ class Memory(Ownership):
         with self._lock:
             resource = self._table.get(buffer)
             check_range(resource, offset_bytes, memory.byte_size, "write")
+            check_writable(resource, "write")
             state = self._stream(stream)
             position = advance(state, resource)
             self._write(state, position, resource, offset_bytes, memory, guard)
@@ -226,6 +227,7 @@ class Memory(Ownership):
                 raise InvalidBuffer(f"copy of {read.name} over itself")
             check_range(read, 0, size, "copy")
             check_range(written, 0, size, "copy")
+            check_writable(written, "copy")
             state = self._stream(stream)
             position = advance(state, read, written)
             self._copy(state, position, read, written, size, guard)
@@ -267,6 +269,7 @@ class Memory(Ownership):
         with self._lock:
             resource = self._table.get(buffer)
             check_range(resource, 0, size, "fill")
+            check_writable(resource, "fill")
             state = self._stream(stream)
             position = advance(state, resource)
             self._fill(state, position, resource, pattern, size, guard)
@@ -278,4 +281,11 @@ def check_range(buffer: Resource, offset: int, size: int, what: str) -> None:
     if offset < 0 or offset + size > capacity:
         raise InvalidBuffer(
             f"{what} of {size} bytes at offset {offset} passes the end of {buffer.name}"
+        )
+
+
+def check_writable(buffer: Resource, what: str) -> None:
+    if cast("BufferHandle", buffer.handle).is_read_only:
+        raise InvalidBuffer(
+            f"{what} to {buffer.name}: it is another library's, and read-only"
         )

@@ -79,11 +79,11 @@ class Steps(BackendCore):
 
 
 def _are_ready(events: Sequence[Resource], resources: Sequence[Resource]) -> bool:
-    """Whether the events have been recorded, and the others are alive."""
+    """Whether the events have been recorded, and the others are alive and here."""
     for event in events:
         if event.payload.mark is None:  # type: ignore[attr-defined]
             return False
     for resource in resources:  # noqa: SIM110 - all() costs more than the loop
-        if not resource.is_alive:
+        if not resource.is_alive or resource.arrival is not None:
             return False
     return True
