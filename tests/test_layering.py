@@ -63,9 +63,12 @@ ROOMS: tuple[Room, ...] = (
     _room("dtypes", "errors"),
     _room("observe", "errors", "values"),
     _room("artifact", *BASE),
-    _room("backends", *BASE, "artifact", parts=OBSERVER),
-    _room("graph", *BASE, "artifact", "backends", parts=OBSERVER),
-    _room("pipeline", *BASE, "artifact", "backends", "graph", parts=OBSERVER),
+    _room("interop", *BASE, "artifact"),
+    _room("backends", *BASE, "artifact", "interop", parts=OBSERVER),
+    _room("graph", *BASE, "artifact", "interop", "backends", parts=OBSERVER),
+    _room(
+        "pipeline", *BASE, "artifact", "interop", "backends", "graph", parts=OBSERVER
+    ),
     _room("tuning", *BASE, "artifact", "backends", "graph", parts=OBSERVER),
     _room(
         "compiler",
@@ -94,6 +97,7 @@ ROOMS: tuple[Room, ...] = (
         *BASE,
         "observe",
         "artifact",
+        "interop",
         "backends",
         "graph",
         "pipeline",

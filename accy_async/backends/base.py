@@ -28,7 +28,6 @@ from __future__ import annotations
 from accy_async.backends.contract.core import DEFAULT_GRACE_S, SettleTimeout
 from accy_async.backends.contract.graphs import Graphs
 from accy_async.backends.contract.launches import Launches
-from accy_async.backends.contract.memory import Memory
 from accy_async.backends.contract.ownership import Ownership
 from accy_async.backends.contract.sharing import Sharing
 from accy_async.backends.contract.steps import Steps
@@ -45,7 +44,7 @@ __all__ = [
 ]
 
 
-class Backend(Sharing, Memory, Launches, Steps, Graphs, Waits, Ownership):
+class Backend(Sharing, Launches, Steps, Graphs, Waits, Ownership):
     """One device and everything on it. See the module for the contract.
 
     Args:

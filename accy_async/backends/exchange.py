@@ -80,9 +80,7 @@ class Loan:
 
     __slots__ = ("_is_over", "_take_back", "buffer")
 
-    def __init__(
-        self, buffer: Resource, take_back: Callable[[Resource], None]
-    ) -> None:
+    def __init__(self, buffer: Resource, take_back: Callable[[Resource], None]) -> None:
         self.buffer = buffer
         self._take_back = take_back
         self._is_over = False
@@ -138,7 +136,7 @@ def _take_back_all() -> None:
 
 def _begin_anew() -> None:
     """In a forked child: the thread is not there, and loans are the parent's."""
-    global _ENDED, _STARTING  # noqa: PLW0603 - the only ones that there are
+    global _ENDED, _STARTING
     _ENDED = SimpleQueue()
     _STARTING = threading.Lock()
     _THREAD.clear()

@@ -153,7 +153,7 @@ class BufferBinding:
             raise InvalidValue(
                 "BufferBinding.access",
                 self.access.value,
-                f"read_only: buffer {self.handle.id} is another library's, and read-only",
+                f"read_only: buffer {self.handle.id} is another library's to write",
             )
 
     def is_same_buffer(self, other: BufferBinding) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.errors import UnsupportedOperation
@@ -215,7 +215,7 @@ class BackendHooks(ABC):
 
     # Memory and streams of other libraries; see `accy_async.backends.exchange`.
 
-    exchanges_streams: ClassVar[bool] = False
+    exchanges_streams: bool = False
     """True where memory is handed over on streams, and not when it is idle."""
 
     @property
@@ -251,7 +251,7 @@ class BackendHooks(ABC):
         del stream, position, number
 
     def _notice(self, stream: StreamState, position: int) -> None:
-        """Submit nothing, but see to it that somebody looks when it is reached."""
+        """Submit a position at which nothing is done, for somebody to look at."""
         del stream, position
 
     def _create(self, request: ArtifactRequest) -> KernelArtifact:

@@ -404,9 +404,7 @@ class Reaper:
 
     def overdue(self) -> tuple[str, ...]:
         """The names of those that the device, and no other library, still uses."""
-        return tuple(
-            one.name for one in self._table.retired() if not one.is_exported
-        )
+        return tuple(one.name for one in self._table.retired() if not one.is_exported)
 
     def sweep(self) -> int:
         """Free what has become idle; returns how many objects that were."""

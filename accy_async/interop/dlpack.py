@@ -330,7 +330,6 @@ _pointer_at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_
 )
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def _delete(address: int) -> None:
     """The deleter of every tensor exported here."""
     found = _OUTSTANDING.pop(address, None)
@@ -338,24 +337,26 @@ def _delete(address: int) -> None:
         found[1]()
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _drop(capsule: int) -> None:
     """The destructor of plain capsules."""
     if _is_valid_at(capsule, b"dltensor"):
         _delete(_pointer_at(capsule, b"dltensor"))
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _drop_versioned(capsule: int) -> None:
     """The destructor of versioned capsules."""
     if _is_valid_at(capsule, b"dltensor_versioned"):
         _delete(_pointer_at(capsule, b"dltensor_versioned"))
 
 
-_DELETER_ADDRESS = ctypes.cast(_delete, ctypes.c_void_p).value
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
+_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_DESTRUCTORS = {False: _DESTRUCTOR(_drop), True: _DESTRUCTOR(_drop_versioned)}
+
+_DELETER_ADDRESS = ctypes.cast(_DELETER, ctypes.c_void_p).value
 _DESTRUCTOR_ADDRESSES = {
-    False: ctypes.cast(_drop, ctypes.c_void_p).value,
-    True: ctypes.cast(_drop_versioned, ctypes.c_void_p).value,
+    is_versioned: ctypes.cast(destructor, ctypes.c_void_p).value
+    for is_versioned, destructor in _DESTRUCTORS.items()
 }
 
 
@@ -371,6 +372,6 @@ def _let_go_at_exit() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
-for _forever in (_delete, _drop, _drop_versioned, _NAMES, _USED_NAMES):
+for _forever in (_DELETER, _DESTRUCTORS, _NAMES, _USED_NAMES):
     # Others hold their addresses, for longer than this module may live.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_forever))

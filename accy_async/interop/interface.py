@@ -95,7 +95,9 @@ def read_interface(
         device=(CUDA, 0),
         dtype=element,
         shape=shape,
-        strides=None if steps is None else tuple(s // element.size_bytes for s in steps),
+        strides=None
+        if steps is None
+        else tuple(s // element.size_bytes for s in steps),
         is_read_only=bool(is_read_only),
     )
     return tensor, stream

@@ -114,12 +114,20 @@ class BackendCore(BackendHooks):
             assert state is not None
         return state
 
+    def _cover(self, state: StreamState) -> None:
+        """Take a position behind what another library submitted to the stream."""
+        with self._lock:
+            self._notice(state, state.timeline.advance())
+
     def _timelines(self) -> list[Timeline]:
         streams = [
             cast("StreamState", resource.payload)
             for resource in (*self._table.retired(), *reversed(self._table.living()))
             if resource.kind is ObjectKind.STREAM
         ]
+        for state in (self._default, *self._streams_by_id.values()):
+            if state.is_lent:
+                self._cover(state)
         return [
             self._default.timeline,
             *(state.timeline for state in self._exchange),

@@ -34,7 +34,7 @@ _EXCHANGES = 4
 """Exchange streams at most: a slow producer holds up every n-th arrival."""
 
 
-class Sharing(Memory, Streams):
+class Sharing(Streams, Memory):
     """What one device exchanges with other libraries in the process."""
 
     # Taking
@@ -124,8 +124,8 @@ class Sharing(Memory, Streams):
         number = stream_number(stream)
         if number == THREAD_DEFAULT:
             raise ExchangeRefused(
-                "adopt_stream: the per-thread default stream is another on each thread; "
-                "expected a stream that is one"
+                "adopt_stream: the per-thread default stream is another one on each "
+                "thread; expected a stream that is one"
             )
         state = self._borrow_stream(number, stream if keeper is None else keeper)
         state.is_borrowed = True

@@ -83,7 +83,7 @@ def _are_ready(events: Sequence[Resource], resources: Sequence[Resource]) -> boo
     for event in events:
         if event.payload.mark is None:  # type: ignore[attr-defined]
             return False
-    for resource in resources:  # noqa: SIM110 - all() costs more than the loop
+    for resource in resources:
         if not resource.is_alive or resource.arrival is not None:
             return False
     return True

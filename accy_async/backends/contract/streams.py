@@ -143,8 +143,14 @@ class Streams(BackendCore):
         return elapsed
 
     def mark(self, stream: StreamHandle | None = None) -> Mark:
-        """The point that the stream's submitted work has come to; opens nothing."""
-        timeline = self._stream(stream).timeline
+        """The point that the stream's submitted work has come to; opens nothing.
+
+        On a stream that another library submits to, that library's work is included.
+        """
+        state = self._stream(stream)
+        timeline = state.timeline
+        if state.is_lent or state.is_borrowed:
+            self._cover(state)
         return Mark(timeline, timeline.submitted)
 
 

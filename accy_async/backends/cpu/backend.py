@@ -10,7 +10,7 @@ from accy_async.artifact.native.host import core_count
 from accy_async.backends.base import DEFAULT_GRACE_S, Backend
 from accy_async.backends.cpu.identity import cpu_capabilities
 from accy_async.backends.cpu.kernels import CpuKernel, CpuLaunch, load_kernel
-from accy_async.backends.cpu.memory import CpuAllocator, CpuMemory
+from accy_async.backends.cpu.memory import CpuAllocator, CpuMemory, borrowed
 from accy_async.backends.cpu.operations import (
     Copy,
     FillMemory,
@@ -23,6 +23,7 @@ from accy_async.backends.cpu.streams import CpuStream, CpuTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
 from accy_async.errors import InvalidArtifact, InvalidValue
+from accy_async.interop.dlpack import CPU
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import ArtifactRequest
@@ -254,6 +255,18 @@ class CpuBackend(Backend):
         self, stream: StreamState, position: int, event: EventState
     ) -> None:
         cast("CpuStream", stream).submit(WaitFor(position, event))
+
+    @property
+    def exchange_device(self) -> tuple[int, int] | None:
+        """DLPack's device type and index: its memory is the host's."""
+        return CPU, 0
+
+    def _borrow(self, address: int, byte_size: int, keeper: object) -> object:
+        return borrowed(address, byte_size, keeper)
+
+    def _address(self, buffer: Resource) -> int:
+        memory = cast("CpuMemory", buffer.payload)
+        return memory.address if memory.byte_size else 0
 
     def _free(self, resource: Resource) -> None:
         if resource.kind is ObjectKind.BUFFER:

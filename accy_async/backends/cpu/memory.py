@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from accy_async.errors import InvalidBuffer, OutOfMemory
 
-__all__ = ["CpuAllocator", "CpuMemory"]
+__all__ = ["CpuAllocator", "CpuMemory", "borrowed"]
 
 # Any element type may be loaded from the start of any buffer, and a vector of
 # the widest registers never straddles a cache line there.
@@ -23,12 +24,13 @@ class CpuMemory:
     last of them is done.
     """
 
-    __slots__ = ("_array", "address", "byte_size")
+    __slots__ = ("_array", "address", "byte_size", "is_borrowed")
 
-    def __init__(self, array: NDArray[np.uint8]) -> None:
+    def __init__(self, array: NDArray[np.uint8], *, is_borrowed: bool = False) -> None:
         self._array: NDArray[np.uint8] | None = array
         self.address = int(array.ctypes.data)
         self.byte_size = array.nbytes
+        self.is_borrowed = is_borrowed
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -94,8 +96,20 @@ class CpuAllocator:
     def free(self, memory: CpuMemory) -> None:
         """Take memory back."""
         memory.release()
+        if memory.is_borrowed:
+            return
         with self._lock:
             self._bytes_in_use -= memory.byte_size
+
+
+def borrowed(address: int, byte_size: int, keeper: object) -> CpuMemory:
+    """Memory that somebody else owns, and that the keeper keeps in place."""
+    if not byte_size:
+        return CpuMemory(np.empty(0, np.uint8), is_borrowed=True)
+    block = (ctypes.c_uint8 * byte_size).from_address(address)
+    # Arrays made of a block keep the block, and so the keeper.
+    block.keeper = keeper  # type: ignore[attr-defined]
+    return CpuMemory(np.frombuffer(memoryview(block), np.uint8), is_borrowed=True)
 
 
 def _aligned(byte_size: int, alignment: int) -> NDArray[np.uint8]:

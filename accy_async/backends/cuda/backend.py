@@ -13,8 +13,14 @@ from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.copies import CudaCopies
 from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, check
+from accy_async.backends.cuda.exchange import CudaExchange
 from accy_async.backends.cuda.hub import Hub
-from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
+from accy_async.backends.cuda.memory import (
+    BorrowedMemory,
+    DeviceMemory,
+    DevicePool,
+    PinnedPool,
+)
 from accy_async.backends.cuda.modules import CudaKernel, LateUnloads, load_kernel
 from accy_async.backends.cuda.objects import CudaEvent, CudaStream, LaunchArguments
 from accy_async.backends.cuda.timeline import CudaTimeline
@@ -43,7 +49,7 @@ def _nothing() -> None:
     """What is done on the host at a position that only has to be noticed."""
 
 
-class CudaBackend(CudaCopies):
+class CudaBackend(CudaCopies, CudaExchange):
     """One NVIDIA GPU.
 
     Args:
@@ -130,16 +136,16 @@ class CudaBackend(CudaCopies):
             # `close` may still be at it: the hub must not be faster.
             if self._table.living() or self._reaper:
                 return
-            if not self._default.timeline.is_idle:
+            standing = (self._default, *self._exchange)
+            if not all(state.timeline.is_idle for state in standing):
                 return
             self._is_given_back = True
             self._hub.close()
             self._context.make_current()
             self._unloads.unload()
-            line = cast("CudaTimeline", self._default.timeline)
-            line.detach()
-            native = self._natives.pop(line)
-            self._call(self._driver.cuStreamDestroy(native), "cuStreamDestroy")
+            for state in (self._default, *self._exchange):
+                self._close_stream(cast("CudaStream", state))
+            self._close_exchange()
             self._pool.close()
             self._pinned.close()
             self._context.release()
@@ -153,6 +159,9 @@ class CudaBackend(CudaCopies):
                 self._give_back()
         except AccyError:
             return  # nobody asked; a device that is lost tells everybody who does
+
+    def _after_loan(self) -> None:
+        self._after_completion()
 
     def _unload_if_idle(self) -> None:
         """Unload what was to be unloaded, if nothing is at work on the device."""
@@ -235,11 +244,23 @@ class CudaBackend(CudaCopies):
             self._driver.cuStreamCreateWithPriority(1, priority),
             "cuStreamCreateWithPriority",
         )
+        return self._make_stream(name, priority, native)
+
+    def _make_stream(self, name: str, priority: int, native: Any) -> CudaStream:  # noqa: ANN401
         word = self._free_words.pop()
         ctypes.c_uint64.from_address(word).value = 0
         line = CudaTimeline(name, word, self._flag, self._query, self._hub.notice)
         self._natives[line] = native
         return CudaStream(line, priority, native)
+
+    def _close_stream(self, stream: CudaStream) -> None:
+        stream.flags.detach()
+        self._natives.pop(stream.flags, None)
+        if not stream.is_borrowed:
+            answer = self._driver.cuStreamDestroy(stream.native)
+            self._call(answer, "cuStreamDestroy")
+        stream.keeper = None
+        self._free_words.append(stream.flags.word_address)
 
     def _open_event(self, *, has_timing: bool) -> EventState:
         self._context.make_current()
@@ -274,21 +295,21 @@ class CudaBackend(CudaCopies):
         return 1e6 * float(self._call(answer, "cuEventElapsedTime"))
 
     def _free(self, resource: Resource) -> None:
-        if self._lost is not None:
-            return  # it went with the context
+        if self._lost is not None:  # it went with the context
+            if isinstance(resource.payload, (BorrowedMemory, CudaStream)):
+                resource.payload.keeper = None
+            return
         driver = self._driver
         self._context.make_current()
-        if resource.kind is ObjectKind.BUFFER:
+        if isinstance(resource.payload, BorrowedMemory):
+            resource.payload.keeper = None
+        elif resource.kind is ObjectKind.BUFFER:
             self._pool.free(cast("DeviceMemory", resource.payload))
         elif resource.kind is ObjectKind.ARTIFACT:
             self._unloads.add(cast("CudaKernel", resource.payload))
             self._unload_if_idle()
         elif resource.kind is ObjectKind.STREAM:
-            stream = cast("CudaStream", resource.payload)
-            stream.flags.detach()
-            self._natives.pop(stream.flags, None)
-            self._call(driver.cuStreamDestroy(stream.native), "cuStreamDestroy")
-            self._free_words.append(stream.flags.word_address)
+            self._close_stream(cast("CudaStream", resource.payload))
         else:
             native = cast("CudaEvent", resource.payload).native
             self._call(driver.cuEventDestroy(native), "cuEventDestroy")

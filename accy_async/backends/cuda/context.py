@@ -57,6 +57,11 @@ class CudaContext:
         return self._device
 
     @property
+    def native(self) -> Any:  # noqa: ANN401 - the driver's own handle
+        """The driver's handle of the context."""
+        return self._context
+
+    @property
     def compute_capability(self) -> tuple[int, int]:
         """Major and minor."""
         return self._attribute("COMPUTE_CAPABILITY_MAJOR"), self._attribute(

@@ -14,7 +14,7 @@ from accy_async.backends.cuda.driver import check
 if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
 
-__all__ = ["DeviceMemory", "DevicePool", "PinnedPool"]
+__all__ = ["BorrowedMemory", "DeviceMemory", "DevicePool", "PinnedPool"]
 
 _RELEASE_THRESHOLD = 2**64 - 1
 """Freed memory stays with the pool: giving it back makes the next allocation slow
@@ -35,6 +35,16 @@ class DeviceMemory:
         self.address = address
         self.byte_size = byte_size
         self.start = start  # of what the pool gave, which may begin earlier
+
+
+class BorrowedMemory(DeviceMemory):
+    """The memory of a buffer that somebody else owns, and that a keeper keeps."""
+
+    __slots__ = ("keeper",)
+
+    def __init__(self, address: int, byte_size: int, keeper: object) -> None:
+        super().__init__(address, byte_size, address)
+        self.keeper = keeper
 
 
 class DevicePool:

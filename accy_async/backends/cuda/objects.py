@@ -22,6 +22,7 @@ class CudaStream(StreamState):
         super().__init__(timeline, priority)
         self.native = native
         self.flags = timeline
+        self.keeper: object = None  # of a stream that somebody else owns
 
 
 class CudaEvent(EventState):

@@ -56,6 +56,9 @@ class RecordingBackend(RecordingScript):
         last_sync_scope, last_sync_stream: of the last wait begun.
         launches: every launch submitted, in order.
         calls: every call made, failed ones included, in order.
+        exchanges: what streams and other libraries' waited for, in order: ``("follow",
+            ours, theirs)`` for ours waiting, with None for all that the device was
+            given; ``("lead", ours, theirs)`` for theirs.
         on_call: called with each `CallRecord` before the call has effect.
     """
 

@@ -79,6 +79,9 @@ class RecordingCore(Backend):
         self.launches: list[LaunchRecord] = []
         self.calls: list[CallRecord] = []
         self.on_call: Callable[[CallRecord], None] | None = None
+        self.exchanges: list[tuple[str, int, int | None]] = []
+        self.exchanges_streams = kind is BackendKind.CUDA
+        self._numbers = 0
         self._keeps_records = keeps_records
         self._holds_new_streams = is_holding
         self._bytes_in_use = 0

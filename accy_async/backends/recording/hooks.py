@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import (
     BufferHandle,
     Handle,
@@ -17,6 +18,7 @@ from accy_async.errors import (
     DeviceError,
     OutOfMemory,
 )
+from accy_async.interop.dlpack import CUDA
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
@@ -26,11 +28,15 @@ if TYPE_CHECKING:
 
 from accy_async.backends.recording.device import RecordingCore
 from accy_async.backends.recording.records import (
+    BorrowedMemory,
     LaunchRecord,
     RecordingStream,
 )
 
 __all__ = ["RecordingHooks"]
+
+_FIRST_ADDRESS = 0x7F00 << 32
+_FIRST_STREAM = 0x5000
 
 
 class RecordingHooks(RecordingCore):
@@ -209,12 +215,57 @@ class RecordingHooks(RecordingCore):
     ) -> None:
         self._submit(stream, position, waits_for=event.mark)
 
+    # Other libraries: addresses and numbers are made up, nobody may use them.
+
+    @property
+    def exchange_device(self) -> tuple[int, int] | None:
+        """DLPack's device where it pretends to be a CUDA one; None elsewhere."""
+        return (CUDA, 0) if self.kind is BackendKind.CUDA else None
+
+    def _borrow(self, address: int, byte_size: int, keeper: object) -> object:
+        return BorrowedMemory(address, byte_size, keeper)
+
+    def _address(self, buffer: Resource) -> int:
+        if isinstance(buffer.payload, BorrowedMemory):
+            return buffer.payload.address
+        handle = cast("BufferHandle", buffer.handle)
+        return _FIRST_ADDRESS + (handle.id << 32) if handle.byte_size else 0
+
+    def _borrow_stream(self, number: int, keeper: object) -> StreamState:
+        stream = cast("RecordingStream", self._open_stream(0, f"stream {number:#x}"))
+        stream.number, stream.keeper = number, keeper
+        return stream
+
+    def _stream_number(self, stream: StreamState) -> int:
+        recording = cast("RecordingStream", stream)
+        if not recording.number:
+            recording.number = _FIRST_STREAM + self._numbers
+            self._numbers += 1
+        return recording.number
+
+    def _follow(self, stream: StreamState, position: int, number: int | None) -> None:
+        self.exchanges.append(("follow", self._stream_number(stream), number))
+        self._submit(stream, position)
+
+    def _lead(self, stream: StreamState, position: int, number: int) -> None:
+        self.exchanges.append(("lead", self._stream_number(stream), number))
+        self._submit(stream, position)
+
+    def _notice(self, stream: StreamState, position: int) -> None:
+        if stream.timeline.submitted == position:
+            self._submit(stream, position)
+
     def _free(self, resource: Resource) -> None:
         self.destroy_count += 1
         self.destroyed_ids.append(resource.handle.id)
+        payload = resource.payload
         if resource.kind is ObjectKind.STREAM:
-            self._streams.remove(cast("RecordingStream", resource.payload))
-        if isinstance(resource.handle, BufferHandle):
+            recording = cast("RecordingStream", payload)
+            self._streams.remove(recording)
+            recording.keeper = None
+        elif isinstance(payload, BorrowedMemory):
+            payload.keeper = None
+        elif isinstance(resource.handle, BufferHandle):
             self._bytes_in_use -= resource.handle.byte_size
 
     def _find_for_launch(self, handle: Handle) -> Resource | None:

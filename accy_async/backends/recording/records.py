@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CALL_KINDS",
+    "BorrowedMemory",
     "CallRecord",
     "LaunchRecord",
     "RecordedOperation",
@@ -125,3 +126,16 @@ class RecordingStream(StreamState):
         self.is_held = False
         self.steps = 0
         self.time_ns = 0.0
+        self.number = 0  # as other libraries know it; 0 where none has asked
+        self.keeper: object = None
+
+
+class BorrowedMemory:
+    """A buffer's memory that another library owns."""
+
+    __slots__ = ("address", "byte_size", "keeper")
+
+    def __init__(self, address: int, byte_size: int, keeper: object) -> None:
+        self.address = address
+        self.byte_size = byte_size
+        self.keeper = keeper

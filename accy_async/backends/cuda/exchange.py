@@ -1,0 +1,138 @@
+"""What a GPU exchanges with other libraries: memory by address, streams by number."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, cast
+
+from accy_async.backends.base import Backend
+from accy_async.backends.cuda.memory import BorrowedMemory, DeviceMemory
+from accy_async.errors import ExchangeRefused
+from accy_async.interop.dlpack import CUDA
+from accy_async.interop.streams import LEGACY_DEFAULT
+
+if TYPE_CHECKING:
+    from accy_async.backends.cuda.context import CudaContext
+    from accy_async.backends.cuda.objects import CudaStream
+    from accy_async.backends.cuda.timeline import CudaTimeline
+    from accy_async.backends.hooks import StreamState
+    from accy_async.backends.lifetimes import Resource
+
+__all__ = ["CudaExchange"]
+
+
+def _nothing() -> None:
+    """What is done on the host at a position that only has to be noticed."""
+
+
+class CudaExchange(Backend):
+    """The hooks of the backend that deal with other libraries."""
+
+    exchanges_streams = True
+    _context: CudaContext
+    _meeting_event: Any = None
+
+    @abstractmethod
+    def _call(self, answer: Any, call: str) -> Any:  # noqa: ANN401
+        """What a driver call gave."""
+
+    @abstractmethod
+    def _make_stream(self, name: str, priority: int, native: Any) -> CudaStream:  # noqa: ANN401
+        """Keep a stream of the driver's."""
+
+    @property
+    def exchange_device(self) -> tuple[int, int] | None:
+        """DLPack's device type and index."""
+        return CUDA, self._context.index
+
+    def _borrow(self, address: int, byte_size: int, keeper: object) -> object:
+        self._context.make_current()
+        if byte_size:
+            self._check_address(address)
+        return BorrowedMemory(address, byte_size, keeper)
+
+    def _check_address(self, address: int) -> None:
+        """Refuse what is no memory of this device."""
+        driver = self._context.driver
+        kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        code, ordinal = driver.cuPointerGetAttribute(kind, address)
+        if int(code) != 0:
+            raise ExchangeRefused(
+                f"address {address:#x} is no memory of a GPU (the driver says {code!r})"
+            )
+        if int(ordinal) != self._context.index:
+            raise ExchangeRefused(
+                f"address {address:#x} is memory of GPU {int(ordinal)}, expected GPU "
+                f"{self._context.index}; copy it there first"
+            )
+
+    def _address(self, buffer: Resource) -> int:
+        return cast("DeviceMemory", buffer.payload).address
+
+    def _borrow_stream(self, number: int, keeper: object) -> StreamState:
+        self._context.make_current()
+        driver = self._context.driver
+        native = driver.CUstream(number)
+        if number != LEGACY_DEFAULT:
+            context = self._call(driver.cuStreamGetCtx(native), "cuStreamGetCtx")
+            context = context[0] if isinstance(context, tuple) else context
+            if int(context) != int(self._context.native):
+                raise ExchangeRefused(
+                    f"stream {number:#x} is of another GPU or context, expected the "
+                    f"primary context of GPU {self._context.index}"
+                )
+        priority = self._call(driver.cuStreamGetPriority(native), "cuStreamGetPriority")
+        state = self._make_stream(f"stream {number:#x}", int(priority), native)
+        state.keeper = keeper
+        return state
+
+    def _stream_number(self, stream: StreamState) -> int:
+        return int(cast("CudaStream", stream).native)
+
+    def _follow(self, stream: StreamState, position: int, number: int | None) -> None:
+        """Submit a wait for a stream; for all that the context was given if None.
+
+        The latter ends captures that other libraries have under way in the context
+        (CUDA Driver API, cuCtxRecordEvent): nothing less covers every stream.
+        """
+        del position
+        driver, event = self._context.driver, self._event()
+        if number is None:
+            answer = driver.cuCtxRecordEvent(self._context.native, event)
+            self._call(answer, "cuCtxRecordEvent")
+        else:
+            answer = driver.cuEventRecord(event, driver.CUstream(number))
+            self._call(answer, "cuEventRecord")
+        native = cast("CudaStream", stream).native
+        answer = driver.cuStreamWaitEvent(native, event, 0)
+        self._call(answer, "cuStreamWaitEvent")
+
+    def _lead(self, stream: StreamState, position: int, number: int) -> None:
+        del position
+        driver, event = self._context.driver, self._event()
+        answer = driver.cuEventRecord(event, cast("CudaStream", stream).native)
+        self._call(answer, "cuEventRecord")
+        answer = driver.cuStreamWaitEvent(driver.CUstream(number), event, 0)
+        self._call(answer, "cuStreamWaitEvent")
+
+    def _notice(self, stream: StreamState, position: int) -> None:
+        cast("CudaTimeline", stream.timeline).finish_with(position, _nothing)
+
+    def _event(self) -> Any:  # noqa: ANN401
+        """An event to meet at: waits are for what it marks when they are submitted."""
+        self._context.make_current()
+        if self._meeting_event is None:
+            answer = self._context.driver.cuEventCreate(2)  # without timing
+            self._meeting_event = self._call(answer, "cuEventCreate")
+        return self._meeting_event
+
+    def _close_exchange(self) -> None:
+        """Destroy the events met at; nothing may wait for them any more."""
+        driver = self._context.driver
+        events = [self._meeting_event]
+        if self._meeting is not None:
+            events.append(self._meeting.native)  # type: ignore[attr-defined]
+        self._meeting_event = self._meeting = None
+        for event in events:
+            if event is not None:
+                self._call(driver.cuEventDestroy(event), "cuEventDestroy")
