@@ -29,11 +29,18 @@ from accy_async.artifact.resources import (
     LaunchResourcePlan,
 )
 from accy_async.artifact.shapes import ShapeBounds, ShapeDimension, ShapeProfile
+from accy_async.artifact.store import (
+    ArtifactStore,
+    PruneReport,
+    StoreEntry,
+    default_store,
+)
 from accy_async.dtypes import DType, ScalarArgument
 
 __all__ = [
     "ArtifactFormat",
     "ArtifactRequest",
+    "ArtifactStore",
     "BackendKind",
     "DType",
     "DerivedLaunch",
@@ -52,14 +59,17 @@ __all__ = [
     "LaunchResourceClass",
     "LaunchResourcePlan",
     "Payload",
+    "PruneReport",
     "PushConstants",
     "RuntimeCeilDiv",
     "ScalarArgument",
     "ShapeBounds",
     "ShapeDimension",
     "ShapeProfile",
+    "StoreEntry",
     "SubgroupFeatures",
     "canonical_bytes",
+    "default_store",
     "digest",
     "fingerprint",
 ]

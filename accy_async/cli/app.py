@@ -12,6 +12,7 @@ from cyclopts.validators import Number
 
 from accy_async import __version__, run
 from accy_async.backends.catalogue import BACKEND_NAMES
+from accy_async.cli.cache import cache_app
 from accy_async.cli.devices import (
     NOT_IN_THIS_VERSION,
     device_rows,
@@ -167,13 +168,16 @@ def _app() -> App:
     )
     for command in _COMMANDS.values():
         app.command(command)
+    app.command(cache_app())
     return app
 
 
 def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:
     """What is wrong with the arguments, and whose help says more."""
     text = " ".join(str(error).split())
-    command = next((name for name in arguments if name in _COMMANDS), None)
+    command = next(
+        (name for name in arguments if name in _COMMANDS or name == "cache"), None
+    )
     if command == "trace" and isinstance(error, MissingArgumentError):
         text = "trace expects a FILE, as save_trace writes it"
     asked = f"accy-async {command}" if command else "accy-async"

@@ -1,0 +1,331 @@
+"""A cache on disk: bytes under a fingerprint of everything that they depend on.
+
+One store serves all that is worth keeping between processes, told apart by the
+name of a *schema*, which says what the bytes are and in which version. An entry is
+a file, ``FOLDER/SCHEMA/AB/ABCD....sealed``, as `accy_async.artifact.sealed` has it.
+
+What can be relied on:
+
+* A lookup gives the bytes that were kept, or nothing. A file that is cut short,
+  damaged or of another version is nothing; that is logged once, and the next
+  `ArtifactStore.put` replaces it.
+* Files appear whole, by a rename. Any number of processes may read, write and prune
+  at once, without locks; one that is killed leaves at most a temporary file, which
+  pruning removes.
+* Trouble with the disk is logged and costs the entry, nothing else: whoever keeps
+  something has it already.
+* The folder's size is bounded: what was used longest ago goes first. Each process
+  looks at the whole folder only after it has written a part of the limit, so that
+  several at once may go beyond it by that part each.
+
+A kernel that comes from here is run: the folder is made for its owner alone, and
+belongs on no shared disk that others may write to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from accy_async.artifact.sealed import MOST_PAYLOAD_BYTES, seal, sealed_size, unseal
+from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
+from accy_async.values import integer, number, text
+
+__all__ = [
+    "CACHE_FOLDER_VARIABLE",
+    "DEFAULT_STORE_BYTES",
+    "ArtifactStore",
+    "PruneReport",
+    "StoreEntry",
+    "default_store",
+]
+
+CACHE_FOLDER_VARIABLE = "ACCY_ASYNC_CACHE_DIR"
+"""The environment variable that names the folder; empty for no cache at all."""
+
+DEFAULT_STORE_BYTES = 1 << 30
+
+_SUFFIX = ".sealed"
+_TEMPORARY = ".new-"
+_STALE_TEMPORARY_S = 3600.0
+"""A temporary file as old as this has no writer any more."""
+
+_PRUNE_TO = 0.9
+"""Pruning leaves this part of the limit, so that the next entry has room."""
+
+_LOOK_AFTER = 1 / 16
+"""The part of the limit that a process writes before it looks at the whole folder."""
+
+_log = logging.getLogger("accy_async.artifact.store")
+
+_SCHEMA = text(pattern=r"[a-z][a-z0-9_]*(-[0-9]+)?", what="a name as cubin-1")
+_KEY = text(pattern=r"[0-9a-f]{64}", what="a SHA-256 in hexadecimal, from `digest`")
+
+
+@attrs.frozen(kw_only=True)
+class StoreEntry:
+    """One file of a store.
+
+    Attributes:
+        schema: what it holds.
+        key: under which fingerprint.
+        byte_size: of the file.
+        used_at: when it was last written or read, in seconds since the epoch.
+    """
+
+    schema: str = attrs.field(validator=_SCHEMA)
+    key: str = attrs.field(validator=_KEY)
+    byte_size: int = attrs.field(validator=integer(0, 2**63 - 1))
+    used_at: float = attrs.field(validator=number(float("-inf")))
+
+
+@attrs.frozen(kw_only=True)
+class PruneReport:
+    """What pruning did.
+
+    Attributes:
+        removed: entries removed.
+        removed_bytes: their size.
+        kept: entries left.
+        kept_bytes: theirs.
+    """
+
+    removed: int
+    removed_bytes: int
+    kept: int
+    kept_bytes: int
+
+
+@attrs.frozen
+class _Address:
+    """Where something is kept: checked, so that it is a path within the folder."""
+
+    schema: str = attrs.field(validator=_SCHEMA)
+    key: str = attrs.field(validator=_KEY)
+
+
+class ArtifactStore:
+    """Entries in a folder; see the module. Safe from any thread.
+
+    Args:
+        folder: where; made when the first entry is kept.
+        max_bytes: the size of all entries together, roughly.
+
+    Raises:
+        InvalidType: ``folder`` is no path.
+        InvalidValue: ``max_bytes`` is below 0.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, max_bytes: int = DEFAULT_STORE_BYTES
+    ) -> None:
+        if not isinstance(folder, (str, os.PathLike)):
+            raise InvalidType("ArtifactStore.folder", folder, "a path")
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
+            raise InvalidType("ArtifactStore.max_bytes", max_bytes, "an int")
+        if max_bytes < 0:
+            raise InvalidValue("ArtifactStore.max_bytes", max_bytes, "0 or more")
+        self.folder = Path(folder)
+        self.max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._written_bytes = max_bytes  # so that the first entry makes it look
+        self._told: set[Path] = set()
+
+    def __repr__(self) -> str:
+        return f"ArtifactStore({str(self.folder)!r}, max_bytes={self.max_bytes})"
+
+    def get(self, schema: str, key: str) -> bytes | None:
+        """The bytes kept under a key; None if there are none, or none that are whole.
+
+        Args:
+            schema: what they are, as ``cubin-1``.
+            key: from `accy_async.artifact.fingerprint.digest`.
+
+        Raises:
+            InvalidValue: the schema or key is none.
+        """
+        path = self._path(schema, key)
+        most = sealed_size(schema, key, MOST_PAYLOAD_BYTES)
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > most:
+                    raise InvalidArtifact("larger than any entry")
+                payload = unseal(file.read(size), schema, key)
+        except FileNotFoundError:
+            return None
+        except (InvalidArtifact, OSError) as error:
+            self._tell(path, f"not used: {error}; it is replaced in time")
+            return None
+        try:
+            os.utime(path)
+        except OSError:  # a read-only folder, or pruned since: it was read all the same
+            pass
+        return payload
+
+    def put(self, schema: str, key: str, payload: bytes) -> bool:
+        """Keep bytes under a key, in place of what may be there.
+
+        Returns:
+            True if they are kept; False where they are too large for the store or
+            the disk does not take them, which is logged.
+
+        Raises:
+            InvalidValue: the schema or key is none.
+            InvalidType: the payload is not bytes.
+        """
+        if not isinstance(payload, bytes):
+            raise InvalidType("ArtifactStore.put.payload", payload, "bytes")
+        path = self._path(schema, key)
+        size = sealed_size(schema, key, len(payload))
+        if size > self.max_bytes or len(payload) > MOST_PAYLOAD_BYTES:
+            return False
+        try:
+            self._write(path, seal(schema, key, payload))
+        except OSError as error:
+            self._tell(path, f"not kept: {error}")
+            return False
+        with self._lock:
+            self._told.discard(path)
+            self._written_bytes += size
+            is_due = self._written_bytes > self.max_bytes * _LOOK_AFTER
+            if is_due:
+                self._written_bytes = 0
+        if is_due:
+            self._prune_to(self.max_bytes, int(self.max_bytes * _PRUNE_TO))
+        return True
+
+    def remove(self, schema: str, key: str) -> bool:
+        """Remove an entry; True if it was there."""
+        return _unlink(self._path(schema, key))
+
+    def entries(self) -> tuple[StoreEntry, ...]:
+        """Every entry, the one used longest ago first."""
+        found = [entry for _, entry in self._scan()]
+        return tuple(sorted(found, key=lambda entry: entry.used_at))
+
+    def prune(
+        self, max_bytes: int | None = None, *, max_age_s: float | None = None
+    ) -> PruneReport:
+        """Remove what was used longest ago, and what killed writers left.
+
+        Args:
+            max_bytes: what may stay; the store's own limit if left out.
+            max_age_s: also remove what was not used for so many seconds.
+        """
+        limit = self.max_bytes if max_bytes is None else max_bytes
+        return self._prune_to(limit, limit, max_age_s)
+
+    def clear(self) -> PruneReport:
+        """Remove every entry; files that are none of the store's stay."""
+        return self._prune_to(-1, -1)
+
+    # Within
+
+    def _path(self, schema: str, key: str) -> Path:
+        _Address(schema, key)
+        return self.folder / schema / key[:2] / f"{key}{_SUFFIX}"
+
+    def _write(self, path: Path, record: bytes) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(record)
+            os.replace(name, path)
+        except BaseException:
+            _unlink(Path(name))
+            raise
+
+    def _tell(self, path: Path, what: str) -> None:
+        with self._lock:
+            if path in self._told:
+                return
+            self._told.add(path)
+        _log.warning("cache entry %s %s", path, what)
+
+    def _scan(self) -> Iterator[tuple[Path, StoreEntry]]:
+        for file in self.folder.glob("*/??/*"):
+            if file.suffix != _SUFFIX:
+                continue
+            try:
+                status = file.stat()
+                entry = StoreEntry(
+                    schema=file.parent.parent.name,
+                    key=file.stem,
+                    byte_size=status.st_size,
+                    used_at=status.st_mtime,
+                )
+            except (OSError, InvalidValue):  # gone since, or none of ours
+                continue
+            yield file, entry
+
+    def _prune_to(
+        self, most: int, least: int, max_age_s: float | None = None
+    ) -> PruneReport:
+        """Where there is more than ``most``, remove down to ``least``."""
+        now = time.time()
+        for file in self.folder.glob("*/??/*"):
+            if file.name.startswith(_TEMPORARY):
+                try:
+                    is_stale = now - file.stat().st_mtime > _STALE_TEMPORARY_S
+                except OSError:
+                    continue
+                if is_stale or most < 0:
+                    _unlink(file)
+        found = sorted(self._scan(), key=lambda pair: pair[1].used_at)
+        left = sum(entry.byte_size for _, entry in found)
+        kept, removed, removed_bytes = len(found), 0, 0
+        target = least if left > most else most
+        for path, entry in found:
+            is_old = max_age_s is not None and now - entry.used_at > max_age_s
+            if left <= target and not is_old:
+                continue
+            if self._was_used_since(path, entry) or not _unlink(path):
+                continue
+            kept -= 1
+            removed += 1
+            left -= entry.byte_size
+            removed_bytes += entry.byte_size
+        return PruneReport(
+            removed=removed, removed_bytes=removed_bytes, kept=kept, kept_bytes=left
+        )
+
+    @staticmethod
+    def _was_used_since(path: Path, entry: StoreEntry) -> bool:
+        try:
+            return path.stat().st_mtime != entry.used_at
+        except OSError:
+            return False
+
+
+def default_store() -> ArtifactStore | None:
+    """The user's own store; None where ``ACCY_ASYNC_CACHE_DIR`` is empty.
+
+    In that variable's folder, or else in the user's cache folder, as
+    ``~/.cache/accy_async`` on Linux.
+    """
+    folder = os.environ.get(CACHE_FOLDER_VARIABLE)
+    if folder is None:
+        import platformdirs  # who keeps nothing need not load it
+
+        folder = platformdirs.user_cache_dir("accy_async", appauthor=False)
+    return ArtifactStore(folder) if folder else None
+
+
+def _unlink(path: Path) -> bool:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        _log.warning("cache file %s not removed: %s", path, error)
+        return False
+    return True
