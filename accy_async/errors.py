@@ -188,10 +188,21 @@ class CompilationError(AccyError):
 
     Attributes:
         log: the compiler's own words.
+        source: the name of the source that it complains of first, or None.
+        line: the line there, or None.
     """
 
-    def __init__(self, message: str, *, log: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        log: str = "",
+        source: str | None = None,
+        line: int | None = None,
+    ) -> None:
         self.log = log
+        self.source = source
+        self.line = line
         super().__init__(f"{message}\n{log}" if log else message)
 
 

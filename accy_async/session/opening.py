@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from accy_async.observe.protocol import Observer
 
 from accy_async.session.arrays import SessionArrays
+from accy_async.session.compiling import SessionCompiler
 from accy_async.session.core import harmless
 from accy_async.session.launches import SessionLaunches
 from accy_async.session.streams import SessionStreams
@@ -120,7 +121,7 @@ async def open_session(
     await session._leave(primary, interrupt)  # noqa: SLF001
 
 
-class Session(SessionStreams, SessionArrays, SessionLaunches):
+class Session(SessionStreams, SessionArrays, SessionCompiler, SessionLaunches):
     """A device and what was made on it; `open_session` makes one.
 
     Attributes:
