@@ -490,7 +490,8 @@ def test_checker_catches_a_driver_outside_its_backend(tmp_path: Path) -> None:
     )
     assert misplaced(imports_of(package)) == [
         "accy_async/pipeline/run.py:1: accy_async.pipeline.run imports "
-        "cuda.bindings.driver: only accy_async.backends.cuda may",
+        "cuda.bindings.driver: only accy_async.backends.cuda, "
+        "accy_async.compiler.nvrtc may",
         "accy_async/session.py:2: accy_async.session imports "
         "trio.lowlevel: only accy_async.backends.completion may",
     ]

@@ -31,6 +31,7 @@ def names(source: str) -> set[str] | None:
         ('"/*"\n#include "a.h"\n"*/"', {"a.h"}),
         ('#if __has_include(<a.h>) && __has_include("b.h")', {"a.h", "b.h"}),
         ("#ifdef __has_include\n#endif", set()),
+        ("#if defined(__has_include) && __has_include(<a.h>)", {"a.h"}),
         ("#include MACRO", None),
         ("#if __has_include(MACRO)", None),
         ("const char* when = __DATE__;", None),

@@ -30,7 +30,7 @@ _INCLUDE = re.compile(
     rf"(?:include_next|include|import)\b{_COMMENT}(?P<rest>[^\n]*)",
     re.MULTILINE,
 )
-_HAS_INCLUDE = re.compile(r"\b__has_include(?:_next)?\b\s*\(?\s*(?P<rest>[^\n]*)")
+_HAS_INCLUDE = re.compile(r"\b__has_include(?:_next)?\s*\(\s*(?=(?P<rest>[^\n]*))")
 _NAME = re.compile(r"<([^>\n]+)>|\"([^\"\n]+)\"")
 _CHANGES_BY_ITSELF = re.compile(r"\b__(?:DATE|TIME|TIMESTAMP)__\b")
 
@@ -95,7 +95,7 @@ def _included_names(text: str) -> Iterator[str | None]:
             name = _NAME.match(match["rest"])
             if name is not None:
                 yield name[1] or name[2]
-            elif pattern is _INCLUDE or match["rest"].strip(" \t)&|!"):
+            else:
                 yield None
 
 
