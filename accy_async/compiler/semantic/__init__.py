@@ -24,14 +24,14 @@ A program is read with ``match``::
             case Binary(kind=BinaryKind.ADD): ...
             case DotGeneral(lhs_contracting=(1,), rhs_contracting=(0,)): ...
 
-and rewritten by making new operations (`attrs.evolve`) and a new `Function`.
+and rewritten with `rewrite`, which asks a rule what takes each operation's place.
 `canonical` drops what is unused, merges what is equal and orders the rest; what
 `Builder` finishes is canonical. Equality and `Function.fingerprint` ignore names
 and locations.
 
 Operands of elementwise ops have exactly one type: broadcasts and conversions are
 operations of their own. `kinds` says what is computed, to the edge cases;
-`reference.evaluate` computes it with numpy; `expand` writes composite ops
+`evaluate` computes it with numpy; `expand` writes composite ops
 (softmax, einsum, cross entropy, mean) out in simpler ones.
 """
 
@@ -48,6 +48,7 @@ from accy_async.compiler.semantic.elementwise import (
     Select,
     Unary,
 )
+from accy_async.compiler.semantic.expand import COMPOSITES, expand, expand_operation
 from accy_async.compiler.semantic.indexing import Gather, Scatter
 from accy_async.compiler.semantic.kinds import (
     BinaryKind,
@@ -65,6 +66,8 @@ from accy_async.compiler.semantic.op import Op
 from accy_async.compiler.semantic.products import DotGeneral, Einsum
 from accy_async.compiler.semantic.program import Function, Module, Operation
 from accy_async.compiler.semantic.reductions import Reduce, Scan
+from accy_async.compiler.semantic.reference import evaluate
+from accy_async.compiler.semantic.rewrite import rewrite, rewrite_module
 from accy_async.compiler.semantic.rows import RowSparseCrossEntropy, Softmax
 from accy_async.compiler.semantic.shaping import (
     Broadcast,
@@ -78,6 +81,7 @@ from accy_async.compiler.semantic.shaping import (
 from accy_async.compiler.semantic.types import MAX_TENSOR_BYTES, TensorType, Value
 
 __all__ = [
+    "COMPOSITES",
     "MAX_TENSOR_BYTES",
     "Binary",
     "BinaryKind",
@@ -123,4 +127,9 @@ __all__ = [
     "Value",
     "canonical",
     "default_accumulator",
+    "evaluate",
+    "expand",
+    "expand_operation",
+    "rewrite",
+    "rewrite_module",
 ]
