@@ -293,20 +293,31 @@ class GraceExpired(AccyError, TimeoutError):
     Attributes:
         objects: the names of the objects that were still in use.
         grace_s: the deadline that expired, in seconds.
+        is_interrupted: True where an interrupt ended the wait before its deadline.
     """
 
-    def __init__(self, what: str, grace_s: float, objects: Sequence[str]) -> None:
+    def __init__(
+        self,
+        what: str,
+        grace_s: float,
+        objects: Sequence[str],
+        is_interrupted: bool = False,
+    ) -> None:
         self.objects = tuple(objects)
         self.grace_s = grace_s
+        self.is_interrupted = is_interrupted
         listed = ", ".join(self.objects) if self.objects else "none"
-        super().__init__(
-            f"{what}: the device did not finish within the grace of {grace_s:g} s; "
-            f"handed to the reaper, not freed: {listed}"
+        ended = (
+            f"the wait for the device was interrupted before its grace of {grace_s:g} s"
+            if is_interrupted
+            else f"the device did not finish within the grace of {grace_s:g} s"
         )
+        super().__init__(f"{what}: {ended}; handed to the reaper, not freed: {listed}")
         self._what = what
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._what, self.grace_s, self.objects), self.__dict__
+        given = (self._what, self.grace_s, self.objects, self.is_interrupted)
+        return type(self), given, self.__dict__
 
 
 def _brief(value: object) -> str:

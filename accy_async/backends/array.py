@@ -62,7 +62,9 @@ class DeviceArray:
         self.handle = handle
         self.shape = shape
         self.dtype = dtype
-        self._finalizer = weakref.finalize(self, _free, weakref.ref(backend), handle)
+        self._finalizer = weakref.finalize(
+            self, _free, weakref.ref(backend.base), handle
+        )
         # At interpreter exit the device goes as a whole.
         self._finalizer.atexit = False
 

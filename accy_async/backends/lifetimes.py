@@ -50,6 +50,7 @@ from accy_async.errors import (
 if TYPE_CHECKING:
     from accy_async.artifact.formats import BackendKind
     from accy_async.backends.exchange import Arrival
+    from accy_async.backends.owners import Owner
 
 from accy_async.backends.timeline import Mark, Timeline
 
@@ -79,6 +80,7 @@ class Resource:
         "is_retired",
         "kind",
         "loans_ended",
+        "owner",
         "parts",
         "payload",
         "timeline",
@@ -95,6 +97,7 @@ class Resource:
         timeline: Timeline | None,
     ) -> None:
         self.kind = kind
+        self.owner: Owner | None = None
         self.handle = handle
         self.payload = payload
         self.detail = detail
@@ -356,24 +359,23 @@ class ResourceTable:
         self._is_lost = True
         self.sweep()
 
-    def living(self, since_id: int = 1) -> list[Resource]:
-        """The living objects with ids from ``since_id``, newest first."""
+    def living(self, owner: Owner | None = None) -> list[Resource]:
+        """The living objects, an owner's or all, newest first."""
         with self._lock:
-            return [r for i, r in reversed(self._live.items()) if i >= since_id]
+            return _owned(reversed(self._live.values()), owner)
 
-    def retired(self) -> list[Resource]:
+    def retired(self, owner: Owner | None = None) -> list[Resource]:
         """The objects destroyed while in use and not yet freed, oldest first."""
         with self._lock:
-            return list(self._retired.values())
+            return _owned(self._retired.values(), owner)
 
-    def counts(self, since_id: int = 1) -> dict[str, int]:
+    def counts(self, owner: Owner | None = None) -> dict[str, int]:
         """How many objects of each kind are not freed yet, retired ones included."""
         counts = {kind.value: 0 for kind in ObjectKind}
         with self._lock:
             for table in (self._live, self._retired):
-                for object_id, resource in table.items():
-                    if object_id >= since_id:
-                        counts[resource.kind.value] += 1
+                for resource in _owned(table.values(), owner):
+                    counts[resource.kind.value] += 1
         return counts
 
     def __iter__(self) -> Iterator[Resource]:
@@ -392,19 +394,20 @@ class Reaper:
     def __init__(self, table: ResourceTable) -> None:
         self._table = table
 
-    def held(self) -> tuple[str, ...]:
-        """The names of the objects held, oldest first.
+    def held(self, owner: Owner | None = None) -> tuple[str, ...]:
+        """The names of the objects held, an owner's or all, oldest first.
 
         Those that another library still has, too: they say so.
         """
         return tuple(
             f"{one.name}, exported" if one.is_exported else one.name
-            for one in self._table.retired()
+            for one in self._table.retired(owner)
         )
 
-    def overdue(self) -> tuple[str, ...]:
+    def overdue(self, owner: Owner | None = None) -> tuple[str, ...]:
         """The names of those that the device, and no other library, still uses."""
-        return tuple(one.name for one in self._table.retired() if not one.is_exported)
+        retired = self._table.retired(owner)
+        return tuple(one.name for one in retired if not one.is_exported)
 
     def sweep(self) -> int:
         """Free what has become idle; returns how many objects that were."""
@@ -412,6 +415,11 @@ class Reaper:
 
     def __len__(self) -> int:
         return len(self._table.retired())
+
+
+def _owned(resources: Iterable[Resource], owner: Owner | None) -> list[Resource]:
+    """Those of an owner; all where none is named."""
+    return [r for r in resources if owner is None or owner.has(r.owner)]
 
 
 def refuse_destroyed(resource: Resource) -> None:

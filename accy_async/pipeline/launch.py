@@ -248,7 +248,7 @@ def _check_pool(
             )
     if pool.is_closed:
         raise LaunchArgumentMismatch(f"artifact pool of {pool.target!r}: it is closed")
-    if pool.backend is not backend:
+    if pool.backend != backend:
         raise LaunchArgumentMismatch(
             f"artifact pool of {pool.target!r}: it was loaded on another backend"
         )
@@ -305,7 +305,7 @@ def _submit_all(
     backend: Backend, request: PipelineLaunch, pool: PipelineArtifactPool
 ) -> None:
     """Submit every stage, checked and packed once for each request and pool."""
-    if pool.is_closed or pool.backend is not backend:
+    if pool.is_closed or pool.backend is not backend:  # then they are looked at
         _check_pool(backend, request, pool)
     launches = pool.launches.get(request)
     if launches is None:

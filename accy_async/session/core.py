@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from accy_async.backends.base import Backend
+from accy_async.backends.owned import owned_backend
 from accy_async.backends.streampool import StreamPool
 from accy_async.errors import (
     SessionClosed,
@@ -18,6 +18,7 @@ from accy_async.graph.executive import GraphExecutive
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from accy_async.backends.base import Backend
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.handles import StreamHandle
     from accy_async.backends.timeline import Mark
@@ -51,14 +52,12 @@ class SessionCore:
         observer: Observer | None = None,
     ) -> None:
         self.observer = observer
-        self.backend = backend
+        self._owner = backend.open_owner("the session")
+        self.backend = backend = owned_backend(backend, self._owner, grace_s)
         self.grace_s = grace_s
         self.max_streams = max_streams
         self.max_in_flight = max_in_flight
         self._is_owned = is_owned
-        self._outer_grace_s = backend.grace_s
-        backend.grace_s = grace_s
-        self._first_id = backend.next_id
         self._state = "open"
         self._streams = StreamPool(backend, max_streams)
         self._runs = GraphExecutive(backend, self._streams, max_in_flight, grace_s)
@@ -92,14 +91,14 @@ class SessionCore:
         All zero after the session, but for what the device was still using when
         the grace ran out: that is counted until it is freed.
         """
-        return self.backend.live_objects(self._first_id)
+        return self.backend.live_objects(self._owner)
 
     def statistics(self) -> SessionStatistics:
         """The session at this moment."""
         self._forget_completed()
         return SessionStatistics(
             live_objects=self.live_objects(),
-            held_by_reaper=self.backend.reaper.held(),
+            held_by_reaper=self.backend.reaper.held(self._owner),
             streams_open=self._streams.opened,
             streams_leased=self._streams.leased,
             runs=self._runs.running,

@@ -150,23 +150,36 @@ class Session(SessionStreams, SessionArrays, SessionCompiler, SessionLaunches):
         backend = self.backend
         settled: Exception | None = None
         errors: list[Exception] = []
-        held_before = set(backend.reaper.held())
+        held_before = set(backend.reaper.overdue(self._owner))
         try:
             if backend.is_healthy:
-                # One grace for all of the leaving, runs included.
-                left_s = self._left_at + self.grace_s - anyio.current_time()
-                settled = await backend.settle(
-                    backend.wait_open_streams, max(left_s, _LEAST_SETTLE_S)
+                settled = await self._settle(
+                    lambda: backend.wait_open_streams(self._owner)
                 )
         except BaseException as error:  # noqa: BLE001 - raised below
             interrupt = interrupt or error
-        late = self._destroy_everything(errors)
+        late = self._destroy_objects(errors)
+        try:
+            if backend.is_healthy and not isinstance(settled, SettleTimeout):
+                # What other threads have submitted in between, which is the last:
+                # nothing that they could use is left.
+                await self._settle(
+                    lambda: backend.wait_retired(self._owner, held_before)
+                )
+        except BaseException as error:  # noqa: BLE001 - raised below
+            late = late or error
+        late = late or self._close_backend(errors)
         interrupt = interrupt or late
         self._state = "closed"
-        backend.grace_s = self._outer_grace_s
-        held = [name for name in backend.reaper.held() if name not in held_before]
+        held = [
+            name
+            for name in backend.reaper.overdue(self._owner)
+            if name not in held_before
+        ]
         if held:
-            errors.insert(0, GraceExpired("the session", self.grace_s, held))
+            is_cut = interrupt is not None and not isinstance(settled, SettleTimeout)
+            expired = GraceExpired("the session", self.grace_s, held, is_cut)
+            errors.insert(0, expired)
         if settled is not None and not isinstance(settled, SettleTimeout):
             errors.insert(0, settled)
         errors += self._runs.unobserved_errors()
@@ -176,22 +189,31 @@ class Session(SessionStreams, SessionArrays, SessionCompiler, SessionLaunches):
             primary = overtake(primary, interrupt, errors)
         raise_together("the session", primary, errors)
 
-    def _destroy_everything(self, errors: list[Exception]) -> BaseException | None:
+    async def _settle(self, wait: Callable[[], object]) -> Exception | None:
+        """Wait within what is left of the one grace for all of the leaving."""
+        left_s = self._left_at + self.grace_s - anyio.current_time()
+        return await self.backend.settle(wait, max(left_s, _LEAST_SETTLE_S))
+
+    def _destroy_objects(self, errors: list[Exception]) -> BaseException | None:
         """Destroy what is left; returns the interrupt that came between, if one did."""
-        closing: list[Callable[[], object]] = [
-            lambda: self.backend.destroy_since(self._first_id)
-        ]
-        if self._is_owned:
-            closing.append(self.backend.close)
-        interrupt: BaseException | None = None
-        for close in closing:
-            try:
-                close()
-            except ExceptionGroup as group:
-                errors.extend(group.exceptions)
-            except BaseException as error:  # noqa: BLE001 - raised by the caller
-                interrupt = interrupt or error
-        return interrupt
+        return _closed(lambda: self.backend.close_owner(self._owner), errors)
+
+    def _close_backend(self, errors: list[Exception]) -> BaseException | None:
+        """The same with the backend, where it is the session's."""
+        return _closed(self.backend.close, errors) if self._is_owned else None
+
+
+def _closed(
+    close: Callable[[], object], errors: list[Exception]
+) -> BaseException | None:
+    """Close something; returns what interrupted that, if anything did."""
+    try:
+        close()
+    except ExceptionGroup as group:
+        errors.extend(group.exceptions)
+    except BaseException as error:  # noqa: BLE001 - raised by the caller
+        return error
+    return None
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -12,6 +12,7 @@ from accy_async.artifact import BackendKind
 from accy_async.backends import (
     BufferHandle,
     EventHandle,
+    GraphHandle,
     Handle,
     LoadedArtifact,
     ObjectKind,
@@ -19,12 +20,14 @@ from accy_async.backends import (
     StreamHandle,
 )
 from accy_async.backends.lifetimes import Resource, ResourceTable, kind_of
+from accy_async.backends.owners import Owner
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import (
     AccyError,
     InvalidArtifact,
     InvalidBuffer,
     InvalidEvent,
+    InvalidGraph,
     InvalidStream,
 )
 from tests.backends.loops import PATIENCE_S
@@ -35,12 +38,14 @@ MAKERS: dict[ObjectKind, Callable[[int, BackendKind], Handle]] = {
     ObjectKind.ARTIFACT: lambda i, b: LoadedArtifact(id=i, backend=b),
     ObjectKind.STREAM: lambda i, b: StreamHandle(id=i, backend=b),
     ObjectKind.EVENT: lambda i, b: EventHandle(id=i, backend=b),
+    ObjectKind.GRAPH: lambda i, b: GraphHandle(id=i, backend=b),
 }
 ERRORS: dict[ObjectKind, type[AccyError]] = {
     ObjectKind.BUFFER: InvalidBuffer,
     ObjectKind.ARTIFACT: InvalidArtifact,
     ObjectKind.STREAM: InvalidStream,
     ObjectKind.EVENT: InvalidEvent,
+    ObjectKind.GRAPH: InvalidGraph,
 }
 KINDS = pytest.mark.parametrize("kind", ObjectKind)
 
@@ -63,10 +68,10 @@ def test_ids_count_up_over_all_kinds() -> None:
     """Objects of all kinds share one count of ids, which are not used again."""
     table = Table()
     made = [table.make(kind) for kind in ObjectKind]
-    assert [resource.handle.id for resource in made] == [1, 2, 3, 4]
+    assert [resource.handle.id for resource in made] == [1, 2, 3, 4, 5]
     table.destroy(made[0].handle)
-    assert table.next_id == table.make().handle.id == 5
-    assert table.next_id == 6
+    assert table.next_id == table.make().handle.id == 6
+    assert table.next_id == 7
 
 
 @KINDS
@@ -150,21 +155,41 @@ def test_stream_is_busy_with_its_own_work() -> None:
     assert table.sweep() == 1
 
 
-def test_counts_are_by_kind_and_by_age() -> None:
-    """What is retired still counts; what is older than asked for does not."""
+def test_counts_are_by_kind_and_by_owner() -> None:
+    """What is retired still counts; what is another's does not."""
     table, line = Table(), Timeline("s")
-    made = [table.make(kind) for kind in (*ObjectKind, *ObjectKind)]
-    assert table.counts() == dict.fromkeys(
-        ("buffers", "artifacts", "streams", "events"), 2
-    )
-    made[4].touch(line, line.advance())
+    mine, theirs = Owner("mine"), Owner("theirs")
+    kinds = (ObjectKind.BUFFER, ObjectKind.ARTIFACT, ObjectKind.STREAM)
+    made = [table.make(kind) for kind in (*kinds, *kinds)]
+    for resource in made[3:]:
+        resource.owner = mine
+    nothing = dict.fromkeys((kind.value for kind in ObjectKind), 0)
+    assert table.counts() == {**nothing, "buffers": 2, "artifacts": 2, "streams": 2}
+    made[3].touch(line, line.advance())
+    table.destroy(made[3].handle)
     table.destroy(made[4].handle)
-    table.destroy(made[5].handle)
-    assert table.counts(5) == {"buffers": 1, "artifacts": 0, "streams": 1, "events": 1}
-    assert table.counts(9) == dict.fromkeys(table.counts(), 0)
-    assert [r.handle.id for r in table.living(3)] == [8, 7, 4, 3]
-    assert [r.handle.id for r in table] == [8, 7, 4, 3, 2, 1]
-    assert [r.handle.id for r in table.retired()] == [5]
+    assert table.counts(mine) == {**nothing, "buffers": 1, "streams": 1}
+    assert table.counts(theirs) == nothing
+    assert [r.handle.id for r in table.living(mine)] == [6]
+    assert [r.handle.id for r in table] == [6, 3, 2, 1]
+    assert [r.handle.id for r in table.retired()] == [4]
+    assert Reaper(table).held(mine) == ("buffer 4",)
+    assert Reaper(table).held(theirs) == ()
+
+
+def test_what_is_shared_goes_with_the_last_owner() -> None:
+    """Every owner counts it while open; afterwards the one that it ended with."""
+    shared = Owner("all")
+    first, last = Owner("first", shared), Owner("last", shared)
+    assert first.has(first)
+    assert first.has(shared)
+    assert not first.has(last)
+    assert not first.has(None)
+    first.is_ended = True
+    assert not first.has(shared)
+    assert last.has(shared)
+    last.is_ended = shared.is_ended = True
+    assert last.has(shared)
 
 
 def test_reaper_names_what_it_holds() -> None:

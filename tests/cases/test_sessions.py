@@ -15,6 +15,7 @@ import trio.testing
 
 from accy_async import open_session
 from accy_async.backends import RecordingBackend
+from accy_async.backends.owners import Owner
 from accy_async.errors import DeviceError, DeviceLost, GraceExpired
 from accy_async.pipeline import PipelineLaunch, allocate_pipeline_intermediates
 from accy_async.session import Session
@@ -30,12 +31,12 @@ class ThreeAwaits(RecordingBackend):
 
     awaited = 0
 
-    async def wait_open_streams(self) -> None:
+    async def wait_open_streams(self, owner: Owner) -> None:
         """Wait in three parts, as a driver with several queues would."""
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
             self.awaited += 1
-        await super().wait_open_streams()
+        await super().wait_open_streams(owner)
 
 
 async def leave(backend: ThreeAwaits, way: str, ready: anyio.Event) -> None:

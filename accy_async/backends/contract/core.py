@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import Handle, ObjectKind, StreamHandle
@@ -15,6 +15,9 @@ from accy_async.backends.hooks import BackendHooks, EventState, StreamState
 from accy_async.backends.lifetimes import Reaper, Resource, ResourceTable
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError, DeviceLost, ForkedProcess, SessionClosed
+
+if TYPE_CHECKING:
+    from accy_async.backends.owners import Owner
 
 __all__ = ["DEFAULT_GRACE_S", "BackendCore", "SettleTimeout", "admit", "advance"]
 
@@ -51,6 +54,9 @@ class BackendCore(BackendHooks):
         self._reaper = Reaper(self._table)
         # Living streams once more, as every submission looks one up.
         self._streams_by_id: dict[int, StreamState] = {}
+        # Who is open on it, and who has what is made on it without naming anybody.
+        self._owners: set[Owner] = set()
+        self._shared_owner: Owner | None = None
         # Objects that the garbage collector found nobody to hold.
         self._abandoned: deque[Handle] = deque()
         # Where other libraries' streams and ours meet; opened when first needed.
@@ -98,6 +104,7 @@ class BackendCore(BackendHooks):
 
     def _keep_unless_closed(self, resource: Resource) -> Handle:
         """The handle of a new object, destroyed if the backend closed meanwhile."""
+        resource.owner = self._shared_owner
         if self._is_closed and self._table.find(resource.handle) is not None:
             self._table.destroy(resource.handle)
             raise SessionClosed(

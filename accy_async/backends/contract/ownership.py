@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore
 from accy_async.backends.handles import Handle, StreamHandle
-from accy_async.backends.lifetimes import Reaper
-from accy_async.errors import DeviceLost
+from accy_async.backends.lifetimes import Reaper, Resource, kind_of
+from accy_async.backends.owners import Owner
+from accy_async.errors import DeviceLost, SessionClosed
+
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
 
 __all__ = ["Ownership"]
 
@@ -74,14 +80,14 @@ class Ownership(BackendCore):
         """How messages name the object of a living handle."""
         return self._table.get(handle).name
 
-    def live_objects(self, since_id: int = 1) -> dict[str, int]:
+    def live_objects(self, owner: Owner | None = None) -> dict[str, int]:
         """Objects not freed yet, by kind, those that the reaper holds included.
 
         Args:
-            since_id: count only those with ids from this one.
+            owner: count only this one's.
         """
         self._discard_abandoned()
-        return self._table.counts(since_id)
+        return self._table.counts(owner)
 
     @property
     def reaper(self) -> Reaper:
@@ -114,19 +120,66 @@ class Ownership(BackendCore):
         if self._is_forked or self._is_closed:
             return
         self._is_closed = True
-        self.destroy_since(1)
+        self._destroy_all(self._table.living())
 
-    def destroy_since(self, first_id: int) -> int:
-        """Destroy every living object with an id from ``first_id``, newest first.
+    @property
+    def base(self) -> Backend:
+        """The backend itself, where this is a view of it; see `owned`."""
+        return cast("Backend", self)
 
-        Returns:
-            How many there were.
+    def open_owner(self, name: str) -> Owner:
+        """Somebody to own objects, until `close_owner`.
+
+        Args:
+            name: how messages name it.
+        """
+        if self._is_forked:
+            return Owner(name)
+        with self._lock:
+            if self._shared_owner is None:
+                self._shared_owner = Owner("the last session")
+            owner = Owner(name, self._shared_owner)
+            self._owners.add(owner)
+        return owner
+
+    def give_to(self, handle: Handle, owner: Owner) -> None:
+        """Say whose an object is from now on.
+
+        Raises:
+            SessionClosed: the owner has left; the object was destroyed.
+            InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent: it is not
+                alive.
+        """
+        resource = self._table.find(handle)
+        if resource is not None:
+            resource.owner = owner
+        if owner.is_ended:  # or has ended right now, and took the object along or not
+            self.discard(handle)
+            name = f"{kind_of(handle).singular} {handle.id}"
+            raise SessionClosed(f"{owner.name} was left; {name} was destroyed")
+        self._table.get(handle)
+
+    def close_owner(self, owner: Owner) -> None:
+        """Destroy every living object of an owner, newest first; it gets no more.
+
+        Idempotent, and waits for nothing: busy objects go to the reaper. With the
+        last owner go the objects that no owner was named for.
 
         Raises:
             ExceptionGroup: the device refused to destroy some; all the others
                 were destroyed nevertheless.
         """
-        leftovers = self._table.living(first_id)
+        if self._is_forked:
+            return
+        with self._lock:
+            owner.is_ended = True
+            self._owners.discard(owner)
+            if not self._owners and self._shared_owner is not None:
+                self._shared_owner.is_ended = True
+                self._shared_owner = None
+        self._destroy_all(self._table.living(owner))
+
+    def _destroy_all(self, leftovers: Sequence[Resource]) -> None:
         errors: list[Exception] = []
         interrupt: BaseException | None = None
         for resource in leftovers:
@@ -140,9 +193,3 @@ class Ownership(BackendCore):
             raise interrupt
         if errors:
             raise ExceptionGroup("some objects could not be destroyed", errors)
-        return len(leftovers)
-
-    @property
-    def next_id(self) -> int:
-        """The id that the next object will get; ids count up."""
-        return self._table.next_id

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -11,8 +12,11 @@ from accy_async.backends.contract.core import SettleTimeout
 from accy_async.backends.contract.ownership import Ownership
 from accy_async.backends.contract.streams import Streams, mark_of
 from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
-from accy_async.backends.timeline import Mark
+from accy_async.backends.timeline import Mark, Timeline
 from accy_async.errors import DeviceError, DeviceLost
+
+if TYPE_CHECKING:
+    from accy_async.backends.owners import Owner
 
 __all__ = ["Waits"]
 
@@ -86,11 +90,12 @@ class Waits(Streams, Ownership):
             [Mark(line, line.submitted) for line in self._timelines()]
         )
 
-    async def wait_open_streams(self) -> None:
+    async def wait_open_streams(self, owner: Owner) -> None:
         """`wait_device` for an owner that leaves: it tells what nobody was told yet.
 
-        Streams destroyed already are left out: whoever destroyed a busy one had
-        its grace to wait for it.
+        One that is alone on the device answers for all of its work, those beside
+        others for what uses their own objects. Streams destroyed already are left
+        out: whoever destroyed a busy one had its grace to wait for it.
 
         Raises:
             DeviceError: work failed that no wait has told of.
@@ -98,14 +103,41 @@ class Waits(Streams, Ownership):
         """
         self._check("wait_open_streams")
         retired = {resource.timeline for resource in self._table.retired()}
-        await self._wait_marks(
-            [
-                Mark(line, line.submitted)
-                for line in self._timelines()
-                if line not in retired
-            ],
-            only_untold=True,
-        )
+        lines = [line for line in self._timelines() if line not in retired]
+        if self._owners <= {owner}:
+            marks = [Mark(line, line.submitted) for line in lines]
+        else:
+            marks = self._last_uses_by(owner, lines)
+        await self._wait_marks(marks, only_untold=True)
+
+    async def wait_retired(self, owner: Owner, known: Collection[str] = ()) -> None:
+        """Return when the reaper holds nothing of an owner's; it tells no failure.
+
+        Args:
+            owner: whose objects.
+            known: names of those not to be waited for.
+
+        Cancellation: only the wait stops.
+        """
+        self._check("wait_retired")
+        for resource in self._table.retired(owner):
+            if resource.name in known or resource.is_exported:
+                continue
+            while (blocker := resource.blocker()) is not None:
+                await Mark(*blocker).wait_reached()
+        self._table.sweep()
+
+    def _last_uses_by(self, owner: Owner, lines: list[Timeline]) -> list[Mark]:
+        """How far each of these streams has to come to be done with an owner's work."""
+        furthest: dict[Timeline, int] = {}
+        for resource in (*self._table.living(owner), *self._table.retired(owner)):
+            marks = resource.last_uses()
+            if resource.timeline is not None:
+                marks.append(Mark(resource.timeline, resource.timeline.submitted))
+            for mark in marks:
+                line = mark.timeline
+                furthest[line] = max(furthest.get(line, 0), mark.position)
+        return [Mark(line, furthest[line]) for line in lines if line in furthest]
 
     async def _wait_marks(
         self, marks: list[Mark], *, only_untold: bool = False

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from accy_async.backends.devicegraph import GraphRequest
     from accy_async.backends.guards import Guard, GuardOf
     from accy_async.backends.launch import PreparedLaunch
+    from accy_async.backends.owners import Owner
 
 from accy_async.backends.recording.records import (
     SyncScope,
@@ -271,7 +272,7 @@ class RecordingBackend(RecordingScript):
         self._note_wait("wait_device", SyncScope.DEVICE)
         await super().wait_device()
 
-    async def wait_open_streams(self) -> None:
+    async def wait_open_streams(self, owner: Owner) -> None:
         """Record the call as ``wait_device``; see `Backend.wait_open_streams`."""
         self._note_wait("wait_device", SyncScope.DEVICE)
-        await super().wait_open_streams()
+        await super().wait_open_streams(owner)
