@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
@@ -14,9 +14,10 @@ from accy_async.errors import LaunchArgumentMismatch
 from accy_async.values import instances, optional, text, tuple_of
 
 if TYPE_CHECKING:
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.hooks import StreamState
+    from accy_async.backends.lifetimes import Resource, ResourceTable, Use
 
-__all__ = ["LaunchRequest", "PreparedLaunch"]
+__all__ = ["BoundLaunch", "LaunchRequest", "PreparedLaunch"]
 
 
 @attrs.frozen(kw_only=True)
@@ -67,6 +68,30 @@ class LaunchRequest:
                 )
 
 
+class BoundLaunch:
+    """A prepared launch on one stream: what submitting it again need not look up.
+
+    Attributes:
+        handle: the stream's, as it was given; None for the default stream.
+        stream: what the backend keeps for the stream.
+        use: how far the launch's objects are in use on it.
+    """
+
+    __slots__ = ("handle", "stream", "use")
+
+    def __init__(self, handle: object, stream: StreamState, use: Use) -> None:
+        self.handle = handle
+        self.stream = stream
+        self.use = use
+
+
+NEVER: Any = BoundLaunch(object(), cast("Any", None), cast("Any", None))
+"""The binding of a launch that was not submitted yet; its handle is no stream's."""
+
+ONCE: Any = BoundLaunch(object(), cast("Any", None), cast("Any", None))
+"""That of one submitted once: what comes once only is not worth binding."""
+
+
 class PreparedLaunch:
     """A launch that was checked and packed once, to be submitted many times.
 
@@ -80,9 +105,22 @@ class PreparedLaunch:
         resources: every object that it uses.
         payload: the arguments in the backend's own form.
         has_blocks: False for a grid of no blocks, which is a no-op.
+        owner: the table of the backend that made it; others refuse it.
+        bound: the launch on the stream that it was submitted to last.
+        others: the same for each stream, where it was on several.
     """
 
-    __slots__ = ("artifact", "has_blocks", "loaded", "payload", "request", "resources")
+    __slots__ = (
+        "artifact",
+        "bound",
+        "has_blocks",
+        "loaded",
+        "others",
+        "owner",
+        "payload",
+        "request",
+        "resources",
+    )
 
     def __init__(
         self,
@@ -90,8 +128,12 @@ class PreparedLaunch:
         artifact: Resource | None,
         buffers: list[Resource | None],
         payload: object,
+        owner: ResourceTable,
     ) -> None:
         self.request = request
+        self.owner = owner
+        self.bound: BoundLaunch = NEVER
+        self.others: dict[StreamState, BoundLaunch] | None = None
         self.artifact = artifact
         self.loaded = request.loaded
         self.payload = payload

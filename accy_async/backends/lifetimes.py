@@ -5,7 +5,8 @@ number: a `Timeline` counts operations submitted and completed. Every operation
 *touches* the objects it uses, which writes the operation's position on its
 stream into the object: after many operations an object holds, per stream, the
 last position that uses it (a vector clock as long as the streams that touched
-it). An object is idle when every stream has come that far.
+it). An object is idle when every stream has come that far. What is submitted over
+and over shares one `Use` among all its objects: one store says it to all of them.
 
 Invariants:
 
@@ -20,6 +21,9 @@ Invariants:
    cannot be used any more.
 5. Nothing here waits: not for the device, not for a lock that is held longer
    than a few dictionary operations.
+6. The table's *epoch* is another object after every `ResourceTable.destroy` and
+   `lose`, and where a buffer arrives anew. Who found everything in order in this
+   epoch need not look again.
 """
 
 from __future__ import annotations
@@ -58,12 +62,36 @@ __all__ = [
     "Reaper",
     "Resource",
     "ResourceTable",
+    "Use",
     "kind_of",
     "refuse_destroyed",
 ]
 
 _USES_KEPT = 16
 """Streams that an object remembers before it looks which are past."""
+
+_SHARED_KEPT = 64
+"""Shared uses that an object remembers before it folds them into its own."""
+
+
+class Use:
+    """The last use of some objects by what is submitted to one stream repeatedly.
+
+    It names nothing of whose use it is, so that objects keep only numbers alive.
+
+    Attributes:
+        timeline: the stream's.
+        position: of the last submission; 0 before the first.
+        epoch: the table's when all was last found in order and registered; None
+            where an object has dropped the use, which then has to be shared anew.
+    """
+
+    __slots__ = ("epoch", "position", "timeline")
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.position = 0
+        self.epoch: object = None
 
 
 class Resource:
@@ -83,6 +111,7 @@ class Resource:
         "owner",
         "parts",
         "payload",
+        "shared",
         "timeline",
         "uses",
         "wholes",
@@ -103,6 +132,7 @@ class Resource:
         self.detail = detail
         self.timeline = timeline
         self.uses: dict[Timeline, int] = {}
+        self.shared: dict[Use, None] = {}
         self.is_alive = True
         self.is_retired = False
         self.parts: tuple[Resource, ...] = ()
@@ -142,7 +172,7 @@ class Resource:
         line = self.timeline
         if line is not None and not line.is_idle:
             return line, line.submitted
-        for line, at in list(self.uses.items()):
+        for line, at in self.last_positions().items():
             if line.completed < at:
                 return line, at
         for whole in tuple(self.wholes or ()):
@@ -151,17 +181,24 @@ class Resource:
                 return found
         return None
 
+    def last_positions(self) -> dict[Timeline, int]:
+        """Its own last use on each stream, but for some that are long past."""
+        # The shared ones first: one that is being folded meanwhile is in `uses` by
+        # the time that it is missing here.
+        shared = list(self.shared)
+        latest = dict(self.uses)
+        for use in shared:
+            if use.position > latest.get(use.timeline, 0):
+                latest[use.timeline] = use.position
+        return latest
+
     def last_uses(self) -> list[Mark]:
         """The last use on each stream that has not come past it."""
-        uses = dict(self.uses)
+        latest = self.last_positions()
         for whole in tuple(self.wholes or ()):
-            for line, at in list(whole.uses.items()):
-                uses[line] = max(at, uses.get(line, 0))
-        return [
-            Mark(line, at)
-            for line, at in uses.items()
-            if line.completed < at or line.error_at(at) is not None
-        ]
+            for line, at in whole.last_positions().items():
+                latest[line] = max(at, latest.get(line, 0))
+        return _not_past(latest)
 
     def compose(self, parts: Iterable[Resource]) -> None:
         """Make this object of others, from here on."""
@@ -182,7 +219,7 @@ class Resource:
         """Be no part of that any more, whose uses so far stay this object's."""
         if self.wholes is None or whole not in self.wholes:
             return
-        for line, at in list(whole.uses.items()):
+        for line, at in whole.last_positions().items():
             if self.uses.get(line, 0) < at:
                 self.touch(line, at)
         self.wholes.discard(whole)
@@ -205,13 +242,35 @@ class Resource:
         if len(self.uses) > _USES_KEPT:
             self._forget_past_uses()
 
+    def share(self, use: Use) -> None:
+        """Have the object in use up to the use's position, which goes on rising."""
+        self.shared[use] = None
+        if len(self.shared) > _SHARED_KEPT:
+            self._fold_shared(use)
+
     def _forget_past_uses(self) -> None:
         """Drop the streams that have come past their use, and went well there.
 
         Objects outlive streams: without this, one that many short-lived streams
         use would remember them all.
         """
-        self.uses = {mark.timeline: mark.position for mark in self.last_uses()}
+        kept = _not_past(dict(self.uses))
+        self.uses = {mark.timeline: mark.position for mark in kept}
+
+    def _fold_shared(self, kept: Use) -> None:
+        """Keep the positions of all shared uses but one, and drop the uses.
+
+        Objects outlive prepared launches too. One that goes on has to be shared
+        anew, which the next launch sees by its epoch.
+        """
+        for use in self.shared:
+            if use is kept:
+                continue
+            use.epoch = None
+            if use.position > self.uses.get(use.timeline, 0):
+                self.uses[use.timeline] = use.position
+        self.shared = {kept: None}
+        self._forget_past_uses()
 
 
 class ResourceTable:
@@ -220,6 +279,9 @@ class ResourceTable:
     Args:
         backend: the kind that handles must carry.
         free: called once for each object when it is freed, on any thread.
+
+    Attributes:
+        epoch: see the module.
     """
 
     def __init__(self, backend: BackendKind, free: Callable[[Resource], None]) -> None:
@@ -233,6 +295,11 @@ class ResourceTable:
         self._blocked: dict[Timeline, list[tuple[int, int]]] = {}
         self._next_id = 1
         self._is_lost = False
+        self.epoch = object()
+
+    def renew_epoch(self) -> None:
+        """Have whoever found everything in order look again; any thread."""
+        self.epoch = object()
 
     @property
     def next_id(self) -> int:
@@ -300,6 +367,7 @@ class ResourceTable:
             if self._live.pop(handle.id, None) is None:
                 raise _INVALID[resource.kind](f"{resource.name} was destroyed")
             resource.is_alive = False
+            self.renew_epoch()
             resource.leave_all()
             resource.decompose()
             # Retired first, looked at then: who completes the last use meanwhile
@@ -310,7 +378,7 @@ class ResourceTable:
             else:
                 del self._retired[handle.id]
         if resource.is_retired:
-            for line, position in list(resource.uses.items()):
+            for line, position in resource.last_positions().items():
                 line.request(position)
             return False
         self._free(resource)
@@ -357,6 +425,7 @@ class ResourceTable:
     def lose(self) -> None:
         """The device is gone: nothing is in use any more."""
         self._is_lost = True
+        self.renew_epoch()
         self.sweep()
 
     def living(self, owner: Owner | None = None) -> list[Resource]:
@@ -420,6 +489,15 @@ class Reaper:
 def _owned(resources: Iterable[Resource], owner: Owner | None) -> list[Resource]:
     """Those of an owner; all where none is named."""
     return [r for r in resources if owner is None or owner.has(r.owner)]
+
+
+def _not_past(uses: dict[Timeline, int]) -> list[Mark]:
+    """The uses that the stream has not come past, or that failed."""
+    return [
+        Mark(line, at)
+        for line, at in uses.items()
+        if line.completed < at or line.error_at(at) is not None
+    ]
 
 
 def refuse_destroyed(resource: Resource) -> None:

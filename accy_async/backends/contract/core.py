@@ -165,6 +165,8 @@ def advance(state: StreamState, *touched: Resource | None) -> int:
 def _refuse_in_child() -> None:
     for backend in _BACKENDS:
         backend._is_forked = True  # noqa: SLF001 - this module's own class
+        backend._table.renew_epoch()  # noqa: SLF001
+        backend._lock = threading.RLock()  # noqa: SLF001 - a thread may have held it
 
 
 if hasattr(os, "register_at_fork"):

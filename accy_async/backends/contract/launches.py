@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from accy_async.backends.contract.core import BackendCore, admit
 from accy_async.backends.handles import StreamHandle
-from accy_async.backends.launch import PreparedLaunch
-from accy_async.backends.lifetimes import refuse_destroyed
+from accy_async.backends.launch import NEVER, ONCE, BoundLaunch, PreparedLaunch
+from accy_async.backends.lifetimes import Use, refuse_destroyed
+from accy_async.errors import InvalidArtifact
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
+    from accy_async.backends.hooks import StreamState
     from accy_async.backends.launch import LaunchRequest
 
-from accy_async.backends.contract.core import BackendCore, admit
-
 __all__ = ["Launches"]
+
+_STREAMS_KEPT = 16
+"""Streams that a prepared launch keeps what it knows of."""
 
 
 class Launches(BackendCore):
@@ -50,7 +54,7 @@ class Launches(BackendCore):
             artifact = self._find_for_launch(request.loaded)
             buffers = [self._find_for_launch(b.handle) for b in request.buffers]
             payload = self._prepare(request, artifact, buffers)
-        return PreparedLaunch(request, artifact, buffers, payload)
+        return PreparedLaunch(request, artifact, buffers, payload, self._table)
 
     def submit_launch(
         self,
@@ -59,6 +63,10 @@ class Launches(BackendCore):
         guard: Guard | None = None,
     ) -> int:
         """Submit a prepared launch to a stream.
+
+        From the second time on one stream, what it needs is known: as long as
+        nothing at all was destroyed, it costs one comparison, one store for all its
+        objects, and the device's own call.
 
         Args:
             prepared: what `prepare_launch` gave.
@@ -72,23 +80,16 @@ class Launches(BackendCore):
             InvalidArtifact, InvalidBuffer, InvalidStream: something that it uses
                 is not alive any more.
         """
-        self._check("launch")
         with self._lock:
-            for resource in prepared.resources:
-                if not resource.is_alive:
-                    refuse_destroyed(resource)
-            state = self._stream(stream)
-            timeline = state.timeline
-            if not prepared.has_blocks:
-                return timeline.submitted
-            for resource in prepared.resources:
-                if resource.arrival is not None:
-                    admit(state, prepared.resources)
-                    break
-            position = timeline.advance()
-            for resource in prepared.resources:
-                resource.touch(timeline, position)
-            self._launch(state, position, prepared, guard)
+            bound = prepared.bound
+            if bound.handle is not stream or bound.use.epoch is not self._table.epoch:
+                if not prepared.has_blocks:
+                    return self._submit_nothing(prepared, stream)
+                bound = self._bind(prepared, stream)
+            use = bound.use
+            timeline = use.timeline
+            timeline.submitted = use.position = position = timeline.submitted + 1
+            self._launch(bound.stream, position, prepared, guard)
         return position
 
     def submit_launches(
@@ -101,9 +102,82 @@ class Launches(BackendCore):
                 them uses is not alive any more; none was submitted.
         """
         with self._lock:
+            epoch = self._table.epoch
             for prepared in launches:
-                for resource in prepared.resources:
-                    if not resource.is_alive:
-                        refuse_destroyed(resource)
+                bound = prepared.bound
+                if bound.handle is not stream or bound.use.epoch is not epoch:
+                    self._check_alive(prepared)
+                    self._stream(stream)
+            launch = self._launch
             for prepared in launches:
-                self.submit_launch(prepared, stream)
+                bound = prepared.bound
+                if bound.handle is not stream or bound.use.epoch is not epoch:
+                    if not prepared.has_blocks:
+                        continue
+                    bound = self._bind(prepared, stream)
+                use = bound.use
+                timeline = use.timeline
+                timeline.submitted = use.position = position = timeline.submitted + 1
+                launch(bound.stream, position, prepared, None)
+
+    def _submit_nothing(
+        self, prepared: PreparedLaunch, stream: StreamHandle | None
+    ) -> int:
+        """Check a launch of no blocks like any other."""
+        self._check_alive(prepared)
+        return self._stream(stream).timeline.submitted
+
+    def _bind(
+        self, prepared: PreparedLaunch, stream: StreamHandle | None
+    ) -> BoundLaunch:
+        """Check a launch, and have its objects in use at the stream's next position.
+
+        Raises:
+            As `submit_launch`.
+        """
+        epoch = self._table.epoch  # before the checks: closing takes no lock
+        self._check_alive(prepared)
+        state = self._stream(stream)
+        admit(state, prepared.resources)
+        bound = prepared.bound
+        if bound is NEVER:
+            prepared.bound = ONCE
+            position = state.timeline.submitted + 1
+            for resource in prepared.resources:
+                resource.touch(state.timeline, position)
+            return BoundLaunch(stream, state, Use(state.timeline))
+        if bound.stream is not state:
+            bound = _on_stream(prepared, state)
+        bound.handle = stream
+        use = bound.use
+        if use.epoch is None:
+            for resource in prepared.resources:
+                resource.share(use)
+        use.epoch = epoch
+        prepared.bound = bound
+        return bound
+
+    def _check_alive(self, prepared: PreparedLaunch) -> None:
+        self._check("launch")
+        if prepared.owner is not self._table:
+            raise InvalidArtifact(
+                f"kernel {prepared.request.artifact.kernel_name!r}: the launch was "
+                "prepared on another backend"
+            )
+        for resource in prepared.resources:
+            if not resource.is_alive:
+                refuse_destroyed(resource)
+
+
+def _on_stream(prepared: PreparedLaunch, state: StreamState) -> BoundLaunch:
+    """The launch on this stream, as it was before or new."""
+    if prepared.bound is ONCE:
+        return BoundLaunch(None, state, Use(state.timeline))
+    if prepared.others is None:
+        prepared.others = {prepared.bound.stream: prepared.bound}
+    found = prepared.others.get(state)
+    if found is None:
+        if len(prepared.others) >= _STREAMS_KEPT:
+            prepared.others.clear()
+        found = prepared.others[state] = BoundLaunch(None, state, Use(state.timeline))
+    return found

@@ -120,6 +120,7 @@ class Ownership(BackendCore):
         if self._is_forked or self._is_closed:
             return
         self._is_closed = True
+        self._table.renew_epoch()
         self._destroy_all(self._table.living())
 
     @property

@@ -232,6 +232,7 @@ class Sharing(Streams, Memory):
         exchange.timeline.request(position)
         buffer.touch(exchange.timeline, position)
         buffer.arrive(Arrival(exchange, position, self._follow_stream))
+        self._table.renew_epoch()  # launches bound to a stream have to wait as well
 
     def _open_exchange(self) -> StreamState:
         """An exchange stream: one that stands still, or the one used longest ago."""

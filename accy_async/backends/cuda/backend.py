@@ -41,6 +41,9 @@ __all__ = ["CudaBackend"]
 _WORDS = 4096
 """Streams that can be open at once: a word of pinned memory for each."""
 
+_OTHER_CONTEXT = frozenset({201, 400})
+"""Codes of a launch on a thread where no context, or another, is current."""
+
 _POLL_S = 0.0002
 """How long a wait reads its stream's word between turns of the loop."""
 
@@ -75,8 +78,8 @@ class CudaBackend(CudaCopies, CudaExchange):
     ) -> None:
         self._context = CudaContext(device)
         self._driver = self._context.driver
-        self._current = self._context.current
-        self._launch_kernel = self._driver.cuLaunchKernel
+        self._launch_kernel = self._driver.cuLaunchKernelEx
+        self._success = self._driver.CUresult.CUDA_SUCCESS
         self._pool = DevicePool(self._context, memory_limit_bytes)
         self._pinned = PinnedPool(self._context)
         self._words, words = self._pinned.take(8 * _WORDS)
@@ -213,7 +216,7 @@ class CudaBackend(CudaCopies, CudaExchange):
             for buffer in buffers
             if buffer is not None
         ]
-        return LaunchArguments(kernel, request, addresses)
+        return LaunchArguments(self._driver, kernel, request, addresses)
 
     def _launch(
         self,
@@ -222,17 +225,35 @@ class CudaBackend(CudaCopies, CudaExchange):
         prepared: PreparedLaunch,
         guard: Guard | None,
     ) -> None:
-        del position, guard
         packed: LaunchArguments = prepared.payload  # type: ignore[assignment]
-        if not hasattr(self._current, "is_set"):
-            self._context.make_current()
         native = stream.native  # type: ignore[attr-defined]
-        answer = self._launch_kernel(*packed.launch, native, packed.pointer, 0)
-        if answer[0]:
-            request = prepared.request
+        if packed.native is not native:
+            packed.aim(native)
+        answer = self._launch_kernel(packed.config, packed.function, packed.pointer, 0)
+        if answer[0] is not self._success:
+            self._launch_again(answer[0], packed, stream, prepared.request)
+
+    def _launch_again(
+        self,
+        result: Any,  # noqa: ANN401
+        packed: LaunchArguments,
+        stream: StreamState,
+        request: LaunchRequest,
+    ) -> None:
+        """What a refused launch comes to: made with our context, or an error.
+
+        Launches do not look first whether the context is current on their thread:
+        the driver does, and what it refuses has had no effect.
+        """
+        if int(result) in _OTHER_CONTEXT:
+            self._context.make_current_again()
+            (result,) = self._launch_kernel(
+                packed.config, packed.function, packed.pointer, 0
+            )
+        if result != 0:
             raise self._blame(
-                answer[0],
-                "cuLaunchKernel",
+                result,
+                "cuLaunchKernelEx",
                 stream,
                 kernel=request.artifact.kernel_name,
                 node=request.diagnostic_id,

@@ -34,12 +34,25 @@ class CudaEvent(EventState):
 
 
 class LaunchArguments:
-    """A launch's arguments as the driver takes them, packed once."""
+    """A launch's arguments and geometry as ``cuLaunchKernelEx`` takes them.
 
-    __slots__ = ("_values", "launch", "pointer")
+    All is packed once; what changes from one submission to the next is the stream.
+
+    Attributes:
+        config: geometry, attributes and stream.
+        native: the stream that ``config`` names.
+        function: the kernel.
+        pointer: the address of the arguments' addresses.
+    """
+
+    __slots__ = ("_values", "config", "function", "native", "pointer")
 
     def __init__(
-        self, kernel: CudaKernel, request: LaunchRequest, addresses: list[int]
+        self,
+        driver: Any,  # noqa: ANN401 - bindings are untyped
+        kernel: CudaKernel,
+        request: LaunchRequest,
+        addresses: list[int],
     ) -> None:
         slots = addresses + [scalar.slot for scalar in request.scalars]
         values = (ctypes.c_uint64 * max(1, len(slots)))(*slots)
@@ -49,11 +62,15 @@ class LaunchArguments:
         )
         self._values = (values, pointers)
         self.pointer = ctypes.addressof(pointers)
+        self.function = kernel.function
         geometry = request.geometry
-        # What cuLaunchKernel takes before the stream.
-        self.launch = (
-            kernel.function,
-            *geometry.grid,
-            *geometry.threadgroup,
-            geometry.dynamic_shared_memory_bytes,
-        )
+        self.config = config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = geometry.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = geometry.threadgroup
+        config.sharedMemBytes = geometry.dynamic_shared_memory_bytes
+        self.native: Any = None
+
+    def aim(self, native: Any) -> None:  # noqa: ANN401
+        """Have the launch go to this stream; under the submission lock."""
+        self.config.hStream = native
+        self.native = native

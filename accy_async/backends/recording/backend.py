@@ -208,6 +208,17 @@ class RecordingBackend(RecordingScript):
             self._pump()
         return position
 
+    def submit_launches(
+        self, launches: Sequence[PreparedLaunch], stream: StreamHandle | None = None
+    ) -> None:
+        """Record the calls as ``launch``; see `Backend.submit_launches`."""
+        with self._lock:
+            self._stream(stream)
+            for prepared in launches:
+                self._check_alive(prepared)
+            for prepared in launches:
+                self.submit_launch(prepared, stream)
+
     def submit_steps(self, steps: Sequence[LaunchStep], positions: list[int]) -> None:
         """See `Backend.submit_steps`; takes none while anybody looks at each call."""
         if self._is_watched:

@@ -1,0 +1,1 @@
+"""Tests of the CUDA backend that need no GPU: the driver is made up."""

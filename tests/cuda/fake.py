@@ -1,0 +1,218 @@
+"""A CUDA driver that only keeps count: what the backend asks of it, without a GPU.
+
+Types, enums and structs are those of the bindings, which can be imported without a
+driver; functions are made up. Work is done the moment it is submitted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from cuda.bindings import driver as bindings
+
+__all__ = ["FakeDriver", "Launched"]
+
+_ATTRIBUTES = {
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "MULTIPROCESSOR_COUNT": 4,
+    "COOPERATIVE_LAUNCH": 1,
+    "CLUSTER_LAUNCH": 1,
+    "WARP_SIZE": 32,
+    "MAX_THREADS_PER_BLOCK": 1024,
+    "MAX_BLOCK_DIM_X": 1024,
+    "MAX_BLOCK_DIM_Y": 1024,
+    "MAX_BLOCK_DIM_Z": 64,
+    "MAX_GRID_DIM_X": 2**31 - 1,
+    "MAX_GRID_DIM_Y": 65535,
+    "MAX_GRID_DIM_Z": 65535,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
+}
+
+
+@attrs.frozen
+class Launched:
+    """A launch, as its config said at the moment of the call."""
+
+    function: int
+    stream: int
+    grid: tuple[int, int, int]
+    threadgroup: tuple[int, int, int]
+    shared_bytes: int
+    attributes: dict[str, object]
+
+
+class FakeDriver:
+    """Stands in for ``cuda.bindings.driver``.
+
+    Attributes:
+        calls: how often each function was called.
+        launches: every launch that succeeded.
+        answers: codes for the next calls of a function, in order.
+        blocks_per_multiprocessor: what occupancy queries answer.
+        clusters: how many clusters fit at once.
+        keeps_launches: False to count launches only.
+    """
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.launches: list[Launched] = []
+        self.answers: dict[str, list[int]] = {}
+        self.blocks_per_multiprocessor = 2
+        self.clusters = 4
+        self.keeps_launches = True
+        self.function_attributes: dict[str, int] = {}
+        self._next = 0x1000
+        self._memory: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._made: dict[str, Callable[..., tuple[Any, ...]]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if not (name.startswith("cu") and name[2:3].isupper()):
+            return getattr(bindings, name)
+        if name not in self._made:
+            self._made[name] = self._function(name)
+        return self._made[name]
+
+    def _function(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        does = getattr(self, f"_{name}", None)
+        success = bindings.CUresult.CUDA_SUCCESS
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls[name] += 1
+            answers = self.answers.get(name)
+            code = bindings.CUresult(answers.pop(0)) if answers else success
+            if code != success:
+                return (code,)
+            outputs = () if does is None else does(*arguments)
+            return (success, *outputs)
+
+        return call
+
+    def _handle(self) -> int:
+        self._next += 0x100
+        return self._next
+
+    def _cuDeviceGetCount(self) -> tuple[int]:
+        return (1,)
+
+    def _cuDeviceGet(self, index: int) -> tuple[int]:
+        return (index,)
+
+    def _cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int]:
+        del device
+        return (1,)
+
+    def _cuDriverGetVersion(self) -> tuple[int]:
+        return (13000,)
+
+    def _cuDeviceGetAttribute(self, attribute: Any, device: int) -> tuple[int]:
+        del device
+        name = attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        return (_ATTRIBUTES.get(name, 0),)
+
+    def _cuDeviceGetName(self, size: int, device: int) -> tuple[bytes]:
+        del size, device
+        return (b"made up\0",)
+
+    def _cuDeviceTotalMem(self, device: int) -> tuple[int]:
+        del device
+        return (1 << 30,)
+
+    def _cuCtxGetStreamPriorityRange(self) -> tuple[int, int]:
+        return 0, -5
+
+    def _cuMemPoolCreate(self, properties: Any) -> tuple[Any]:
+        del properties
+        return (self._handle(),)
+
+    def _cuStreamCreate(self, flags: int) -> tuple[Any]:
+        del flags
+        return (bindings.CUstream(self._handle()),)
+
+    def _cuStreamCreateWithPriority(self, flags: int, priority: int) -> tuple[Any]:
+        del flags, priority
+        return (bindings.CUstream(self._handle()),)
+
+    def _cuEventCreate(self, flags: int) -> tuple[Any]:
+        del flags
+        return (bindings.CUevent(self._handle()),)
+
+    def _cuMemHostAlloc(self, size: int, flags: int) -> tuple[int]:
+        del flags
+        memory = ctypes.create_string_buffer(size)
+        address = ctypes.addressof(memory)
+        self._memory[address] = memory
+        return (address,)
+
+    def _cuMemAllocFromPoolAsync(self, size: int, pool: Any, stream: Any) -> tuple[int]:
+        del size, pool, stream
+        return (self._handle(),)
+
+    def _cuStreamWriteValue64(
+        self, stream: Any, address: int, value: int, flags: int
+    ) -> tuple[()]:
+        del stream, flags
+        ctypes.c_uint64.from_address(int(address)).value = value
+        return ()
+
+    def _cuModuleLoadDataEx(self, *arguments: Any) -> tuple[int]:
+        del arguments
+        return (self._handle(),)
+
+    def _cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any]:
+        del module, name
+        return (bindings.CUfunction(self._handle()),)
+
+    def _cuFuncSetAttribute(
+        self, function: Any, attribute: Any, value: int
+    ) -> tuple[()]:
+        del function
+        self.function_attributes[attribute.name] = value
+        return ()
+
+    def _cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        self, function: Any, threads: int, shared_bytes: int
+    ) -> tuple[int]:
+        del function, threads, shared_bytes
+        return (self.blocks_per_multiprocessor,)
+
+    def _cuOccupancyMaxActiveClusters(self, function: Any, config: Any) -> tuple[int]:
+        del function, config
+        return (self.clusters,)
+
+    def _cuGetErrorName(self, code: Any) -> tuple[bytes]:
+        return (bindings.CUresult(code).name.encode(),)
+
+    def _cuGetErrorString(self, code: Any) -> tuple[bytes]:
+        return (f"code {int(code)}".encode(),)
+
+    def _cuLaunchKernelEx(
+        self, config: Any, function: Any, pointer: int, extra: int
+    ) -> tuple[()]:
+        del pointer, extra
+        if self.keeps_launches:
+            self.launches.append(_launched(config, function))
+        return ()
+
+
+def _launched(config: Any, function: Any) -> Launched:
+    kinds = bindings.CUlaunchAttributeID
+    attributes: dict[str, object] = {}
+    for attribute in config.attrs if config.numAttrs else ():
+        if attribute.id == kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            size = attribute.value.clusterDim
+            attributes["cluster"] = (size.x, size.y, size.z)
+        elif attribute.id == kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+            attributes["cooperative"] = attribute.value.cooperative
+    return Launched(
+        int(function),
+        int(config.hStream),
+        (config.gridDimX, config.gridDimY, config.gridDimZ),
+        (config.blockDimX, config.blockDimY, config.blockDimZ),
+        config.sharedMemBytes,
+        attributes,
+    )

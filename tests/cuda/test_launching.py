@@ -1,0 +1,236 @@
+"""Launches on the CUDA backend: what each costs, and what the driver is asked."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from types import FrameType
+
+import pytest
+
+from accy_async.artifact import FixedLaunch
+from accy_async.backends import BufferBinding, BufferHandle, LaunchRequest, StreamHandle
+from accy_async.backends.cuda import CudaBackend
+from accy_async.backends.launch import PreparedLaunch
+from accy_async.errors import (
+    DeviceError,
+    DeviceLost,
+    InvalidArtifact,
+    InvalidBuffer,
+    InvalidStream,
+    SessionClosed,
+)
+from tests.cuda.fake import FakeDriver
+from tests.gpu import native
+
+ONE = FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1))
+
+
+def prepare(
+    backend: CudaBackend,
+    buffers: Sequence[BufferHandle],
+    geometry: FixedLaunch = ONE,
+    node: str | None = None,
+) -> PreparedLaunch:
+    artifact = native.artifact(("empty", "count", "combine")[len(buffers)])
+    return backend.prepare_launch(
+        LaunchRequest(
+            artifact=artifact,
+            loaded=backend.load_artifact(artifact),
+            buffers=tuple(BufferBinding(handle=buffer) for buffer in buffers),
+            geometry=geometry,
+            diagnostic_id=node,
+        )
+    )
+
+
+@pytest.fixture
+def pair(backend: CudaBackend) -> list[BufferHandle]:
+    return [backend.allocate_buffer(64) for _ in range(2)]
+
+
+@pytest.fixture
+def stream(backend: CudaBackend) -> StreamHandle:
+    return backend.create_stream()
+
+
+def calls_in(
+    backend: CudaBackend, prepared: PreparedLaunch, stream: StreamHandle, count: int
+) -> Counter[str]:
+    """The Python and C functions that so many launches call, by kind and name."""
+    seen: Counter[str] = Counter()
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            seen[f"python {frame.f_code.co_name}"] += 1
+        elif event == "c_call":
+            seen[f"c {getattr(argument, '__name__', argument)}"] += 1
+
+    submit = backend.submit_launch
+    sys.setprofile(look)
+    try:
+        for _ in range(count):
+            submit(prepared, stream)
+    finally:
+        sys.setprofile(None)
+    del seen["c setprofile"]
+    return seen
+
+
+def test_a_launch_makes_two_calls_of_ours_and_one_of_the_drivers(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    pair: list[BufferHandle],
+    stream: StreamHandle,
+) -> None:
+    """Whatever it uses, and however much it was used before."""
+    prepared = prepare(backend, pair)
+    for _ in range(2):
+        backend.submit_launch(prepared, stream)
+    driver.keeps_launches = False
+    before = driver.calls.copy()
+    seen = calls_in(backend, prepared, stream, 100)
+    assert driver.calls - before == {"cuLaunchKernelEx": 100}
+    fake = ("call", "_cuLaunchKernelEx")  # Python that is C in the bindings
+    ours = {name: n for name, n in seen.items() if name.startswith("python ")}
+    for name in fake:
+        del ours[f"python {name}"]
+    assert ours == {"python submit_launch": 100, "python _launch": 100}
+
+
+def test_launches_keep_nothing(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    pair: list[BufferHandle],
+    stream: StreamHandle,
+) -> None:
+    """The blocks allocated are as many after 10,000 launches as after 100."""
+    prepared = prepare(backend, pair)
+    driver.keeps_launches = False
+
+    def allocated(count: int) -> int:
+        for _ in range(count):
+            backend.submit_launch(prepared, stream)
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    allocated(100)
+    first = allocated(100)
+    assert allocated(10_000) - first <= 10  # of the interpreter's own
+
+
+def test_the_config_names_geometry_and_stream(
+    backend: CudaBackend, driver: FakeDriver, pair: list[BufferHandle]
+) -> None:
+    geometry = FixedLaunch(
+        grid=(3, 2, 1), threadgroup=(8, 4, 2), dynamic_shared_memory_bytes=512
+    )
+    prepared = prepare(backend, pair, geometry)
+    one, two = backend.create_stream(), backend.create_stream()
+    for stream in (one, two, one, None, two):
+        backend.submit_launch(prepared, stream)
+    streams = [launched.stream for launched in driver.launches]
+    assert streams[0] == streams[2]
+    assert streams[1] == streams[4]
+    assert len(set(streams)) == 3
+    for launched in driver.launches:
+        assert launched.grid == (3, 2, 1)
+        assert launched.threadgroup == (8, 4, 2)
+        assert launched.shared_bytes == 512
+        assert launched.attributes == {}
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_what_was_destroyed_is_refused_before_the_driver_is_asked(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    pair: list[BufferHandle],
+    stream: StreamHandle,
+    rounds: int,
+) -> None:
+    prepared = prepare(backend, pair)
+    others = [prepare(backend, pair), prepare(backend, pair[:1])]
+    for _ in range(rounds):
+        for each in (prepared, *others):
+            backend.submit_launch(each, stream)
+    asked = driver.calls["cuLaunchKernelEx"]
+    backend.destroy(pair[1])
+    with pytest.raises(InvalidBuffer, match=f"buffer {pair[1].id} .* was destroyed"):
+        backend.submit_launch(prepared, stream)
+    with pytest.raises(InvalidBuffer, match=f"buffer {pair[1].id} .* was destroyed"):
+        backend.submit_launches([others[1], prepared], stream)
+    assert driver.calls["cuLaunchKernelEx"] == asked
+    backend.submit_launch(others[1], stream)  # which does not use it
+    backend.destroy(others[1].loaded)
+    with pytest.raises(InvalidArtifact, match=r"artifact .*\(count\) was destroyed"):
+        backend.submit_launch(others[1], stream)
+    backend.destroy(stream)
+    fine = prepare(backend, pair[:1])
+    with pytest.raises(InvalidStream, match=f"stream {stream.id} was destroyed"):
+        backend.submit_launch(fine, stream)
+    backend.submit_launch(fine)
+    backend.close()
+    with pytest.raises(SessionClosed):
+        backend.submit_launch(fine)
+
+
+def test_another_backends_launch_is_refused(
+    backend: CudaBackend, pair: list[BufferHandle]
+) -> None:
+    prepared = prepare(backend, pair)
+    for _ in range(2):
+        backend.submit_launch(prepared)
+    other = CudaBackend()
+    with pytest.raises(InvalidArtifact, match="prepared on another backend"):
+        other.submit_launch(prepared)
+    other.close()
+
+
+@pytest.mark.parametrize("code", [201, 400])
+def test_a_launch_without_our_context_is_made_again_with_it(
+    backend: CudaBackend, driver: FakeDriver, pair: list[BufferHandle], code: int
+) -> None:
+    """A new thread's first launch, or one after another library's work."""
+    prepared = prepare(backend, pair)
+    driver.answers["cuLaunchKernelEx"] = [code]
+    before = driver.calls["cuCtxSetCurrent"]
+    assert backend.submit_launch(prepared) == 1
+    assert len(driver.launches) == 1
+    assert driver.calls["cuCtxSetCurrent"] == before + 1
+
+
+@pytest.mark.parametrize("code", [1, 400])
+def test_a_refused_launch_names_kernel_node_stream_and_call(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    pair: list[BufferHandle],
+    stream: StreamHandle,
+    code: int,
+) -> None:
+    prepared = prepare(backend, pair, node="the node")
+    driver.answers["cuLaunchKernelEx"] = [code, code]
+    with pytest.raises(DeviceError) as caught:
+        backend.submit_launch(prepared, stream)
+    error = caught.value
+    assert (error.kernel, error.node, error.stream, error.call, error.code) == (
+        "combine", "the node", stream.id, "cuLaunchKernelEx", code,
+    )  # fmt: skip
+    driver.answers.clear()
+    backend.submit_launch(prepared, stream)
+
+
+def test_a_sticky_code_loses_the_device_for_bound_launches_too(
+    backend: CudaBackend, driver: FakeDriver, pair: list[BufferHandle]
+) -> None:
+    prepared = prepare(backend, pair)
+    for _ in range(2):
+        backend.submit_launch(prepared)
+    driver.answers["cuLaunchKernelEx"] = [700]
+    with pytest.raises(DeviceError):
+        backend.submit_launch(prepared)
+    asked = driver.calls["cuLaunchKernelEx"]
+    with pytest.raises(DeviceLost):
+        backend.submit_launch(prepared)
+    assert driver.calls["cuLaunchKernelEx"] == asked
