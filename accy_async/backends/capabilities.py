@@ -59,6 +59,11 @@ class DeviceIdentity:
     index: int = attrs.field(default=0, validator=integer())
 
     @property
+    def device(self) -> str:
+        """Names the device among those of this machine, e.g. ``cuda:1``."""
+        return f"{self.backend}:{self.index}"
+
+    @property
     def fingerprint(self) -> int:
         """64 bits that equal devices share: backend, vendor, architecture, units."""
         return fingerprint(

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from accy_async.backends.hooks import StreamState
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.resources import Resource
     from accy_async.backends.timeline import Timeline
 
 __all__ = ["Arrival", "Loan", "end_loans"]

@@ -1,7 +1,9 @@
 """Handles: names for what a backend owns, safe to copy, compare and keep.
 
 A handle holds no resource. The backend that gave it out looks it up at each
-call, and refuses one that it has destroyed or never gave out.
+call, and refuses one that it has destroyed or never gave out, or that another backend
+gave out. One that was made by hand is of no backend yet: it is looked up in the one
+that it is given to.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from enum import Enum
 import attrs
 
 from accy_async.artifact.formats import BackendKind, backend_kind
+from accy_async.backends.origins import Origin
 from accy_async.errors import InvalidValue
-from accy_async.values import enum, instances, integer, member_of, text
+from accy_async.values import enum, instances, integer, member_of, optional, text
 
 __all__ = [
     "BufferAccess",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 _ID = integer(0, 2**63 - 1)
+_ORIGIN = optional(instances(Origin))
 _BYTES = integer(0, 2**63 - 1)
 
 
@@ -111,6 +115,9 @@ class BufferHandle:
         validator=enum(BufferOwnership),
     )
     is_read_only: bool = attrs.field(default=False, validator=instances(bool))
+    origin: Origin | None = attrs.field(
+        default=None, validator=_ORIGIN, eq=False, repr=False
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -159,7 +166,15 @@ class BufferBinding:
     def is_same_buffer(self, other: BufferBinding) -> bool:
         """True where both bind one buffer, whatever part of it."""
         mine, theirs = self.handle, other.handle
-        return mine.id == theirs.id and mine.backend is theirs.backend
+        return (
+            mine.id == theirs.id
+            and mine.backend is theirs.backend
+            and (
+                mine.origin is theirs.origin
+                or mine.origin is None
+                or theirs.origin is None
+            )
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -171,6 +186,9 @@ class LoadedArtifact:
         converter=backend_kind, validator=enum(BackendKind)
     )
     kernel_name: str = attrs.field(default="", validator=text(empty=True))
+    origin: Origin | None = attrs.field(
+        default=None, validator=_ORIGIN, eq=False, repr=False
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -185,6 +203,9 @@ class StreamHandle:
         converter=backend_kind, validator=enum(BackendKind)
     )
     priority: int = attrs.field(default=0, validator=integer(-(2**31), 2**31 - 1))
+    origin: Origin | None = attrs.field(
+        default=None, validator=_ORIGIN, eq=False, repr=False
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -196,6 +217,9 @@ class EventHandle:
         converter=backend_kind, validator=enum(BackendKind)
     )
     has_timing: bool = attrs.field(default=False, validator=instances(bool))
+    origin: Origin | None = attrs.field(
+        default=None, validator=_ORIGIN, eq=False, repr=False
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -205,6 +229,9 @@ class GraphHandle:
     id: int = attrs.field(validator=_ID)
     backend: BackendKind = attrs.field(
         converter=backend_kind, validator=enum(BackendKind)
+    )
+    origin: Origin | None = attrs.field(
+        default=None, validator=_ORIGIN, eq=False, repr=False
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import Handle
     from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.resources import Resource
     from accy_async.backends.timeline import Timeline
 
 __all__ = ["BackendHooks", "EventState", "GraphState", "StreamState"]

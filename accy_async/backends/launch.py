@@ -15,7 +15,8 @@ from accy_async.values import instances, optional, text, tuple_of
 
 if TYPE_CHECKING:
     from accy_async.backends.hooks import StreamState
-    from accy_async.backends.lifetimes import Resource, ResourceTable, Use
+    from accy_async.backends.lifetimes import ResourceTable
+    from accy_async.backends.resources import Resource, Use
 
 __all__ = ["BoundLaunch", "LaunchRequest", "PreparedLaunch"]
 

@@ -109,7 +109,7 @@ class GraphExecutive:
             raise InvalidType("start.plan", plan, "a LaunchGraphPlan")
         bindings = {} if bindings is None else bindings
         bound = check_bindings(self._backend, plan, bindings)
-        _check_options(plan, options)
+        _check_options(self._backend, plan, options)
         progress = RunProgress(
             plan, cancels_on_error=options.on_error is OnError.CANCEL
         )
@@ -433,9 +433,16 @@ def _held(job: _Job, memories: Sequence[Memory]) -> dict[str, Binding]:
     }
 
 
-def _check_options(plan: LaunchGraphPlan, options: LaunchOptions) -> None:
+def _check_options(
+    backend: Backend, plan: LaunchGraphPlan, options: LaunchOptions
+) -> None:
     if not isinstance(options, LaunchOptions):
         raise InvalidType("start.options", options, "LaunchOptions")
+    handles = [("stream", options.stream), ("signal_event", options.signal_event)]
+    handles += [("wait_events", event) for event in options.wait_events]
+    for name, handle in handles:
+        if handle is not None and (why := backend.foreign(handle)):
+            raise LaunchArgumentMismatch(f"options.{name}: it {why}")
     given, taken = len(options.runtime_scalars), plan.runtime_scalar_count
     if given != taken:
         raise LaunchArgumentMismatch(

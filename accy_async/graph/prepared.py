@@ -98,10 +98,13 @@ def check_bindings(
             raise LaunchArgumentMismatch(f"bindings: slot {name!r} is not bound")
         bound[name] = _bind(backend, plan, slot, bindings[name])
     for name in plan.external_events:
-        if not isinstance(bindings.get(name), EventHandle):
+        event = bindings.get(name)
+        if not isinstance(event, EventHandle):
             raise LaunchArgumentMismatch(
                 f"bindings: external event {name!r} is not bound to an event"
             )
+        if why := backend.foreign(event):
+            raise LaunchArgumentMismatch(f"bindings: external event {name!r} {why}")
     check_aliases(plan, bound)
     return bound
 
@@ -128,10 +131,8 @@ def _bind(
         handle = given
     else:
         raise InvalidType(where, given, "a DeviceArray, BufferBinding or BufferHandle")
-    if handle.backend is not backend.kind:
-        raise LaunchArgumentMismatch(
-            f"{where}: a buffer of backend {handle.backend}, expected {backend.kind}"
-        )
+    if why := backend.foreign(handle):
+        raise LaunchArgumentMismatch(f"{where}: the buffer {why}")
     if handle.byte_size < slot.byte_size:
         raise LaunchArgumentMismatch(
             f"{where}: {handle.byte_size} bytes, expected at least {slot.byte_size}"

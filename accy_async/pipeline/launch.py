@@ -225,11 +225,15 @@ def _check_bindings(backend: Backend, request: PipelineLaunch) -> None:
                 f"{len(bindings)} were given"
             )
         for number, binding in enumerate(bindings):
-            if binding.handle.backend is not backend.kind:
+            if why := backend.foreign(binding.handle):
                 raise LaunchArgumentMismatch(
-                    f"pipeline {pipeline.target!r}: {what}[{number}] is a buffer of "
-                    f"backend {binding.handle.backend}, the launch is on {backend.kind}"
+                    f"pipeline {pipeline.target!r}: {what}[{number}]: buffer "
+                    f"{binding.handle.id} {why}"
                 )
+    if request.stream is not None and (why := backend.foreign(request.stream)):
+        raise LaunchArgumentMismatch(
+            f"pipeline {pipeline.target!r}: stream {request.stream.id} {why}"
+        )
 
 
 def _check_pool(
@@ -250,7 +254,8 @@ def _check_pool(
         raise LaunchArgumentMismatch(f"artifact pool of {pool.target!r}: it is closed")
     if pool.backend != backend:
         raise LaunchArgumentMismatch(
-            f"artifact pool of {pool.target!r}: it was loaded on another backend"
+            f"artifact pool of {pool.target!r}: it was loaded on another backend, of "
+            f"{pool.backend.device}; the launch is on {backend.device}"
         )
 
 

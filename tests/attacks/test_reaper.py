@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import BufferHandle, ObjectKind
-from accy_async.backends.lifetimes import Resource, ResourceTable
+from accy_async.backends.lifetimes import ResourceTable
+from accy_async.backends.resources import Resource
 from accy_async.backends.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from accy_async.backends import (
     Reaper,
     StreamHandle,
 )
-from accy_async.backends.lifetimes import Resource, ResourceTable, kind_of
+from accy_async.backends.lifetimes import ResourceTable
 from accy_async.backends.owners import Owner
+from accy_async.backends.resources import Resource, kind_of
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import (
     AccyError,

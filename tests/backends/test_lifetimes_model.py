@@ -15,7 +15,8 @@ from hypothesis.stateful import (
 
 from accy_async.artifact import BackendKind
 from accy_async.backends import BufferHandle, ObjectKind
-from accy_async.backends.lifetimes import Resource, ResourceTable
+from accy_async.backends.lifetimes import ResourceTable
+from accy_async.backends.resources import Resource
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import InvalidBuffer
 

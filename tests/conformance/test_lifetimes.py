@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 from collections.abc import Callable
 
 import attrs
@@ -82,6 +84,41 @@ def test_foreign_and_invented_handles_are_refused(
             masked = make(device, other)
             with pytest.raises(error):
                 device.backend.destroy(attrs.evolve(handle, id=masked.id))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_handles_of_another_backend_are_refused(
+    device: Device, kind: type[Handle]
+) -> None:
+    """Ids agree, the kind and the device too: it is another one nevertheless."""
+    _, error = KINDS[kind]
+    other = type(device)()
+    try:
+        theirs = make(other, kind)
+        mine = make(device, kind)
+        while mine.id < theirs.id:
+            mine = make(device, kind)
+        while theirs.id < mine.id:
+            theirs = make(other, kind)
+        assert mine == theirs
+        title = device.backend.capabilities.identity.name
+        for call in (device.backend.destroy, device.backend.object_name):
+            with pytest.raises(error, match="is of another backend that was opened on"):
+                call(theirs)
+        assert not device.backend.is_alive(theirs)
+        why = device.backend.foreign(theirs)
+        assert f"on {device.backend.device} ({title})" in why
+        assert device.backend.foreign(mine) == ""
+        assert device.backend.is_alive(mine)
+        assert other.backend.is_alive(theirs)
+        for copied in (copy.copy(mine), copy.deepcopy(mine), attrs.evolve(mine)):
+            assert device.backend.is_alive(copied)
+            assert not other.backend.is_alive(copied)
+        by_hand = pickle.loads(pickle.dumps(theirs))
+        assert by_hand == theirs
+        assert device.backend.is_alive(by_hand)
+    finally:
+        other.close()
 
 
 async def test_destroyed_handles_are_refused_by_every_call(device: Device) -> None:

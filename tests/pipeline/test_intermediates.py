@@ -207,7 +207,7 @@ def metal(buffer_id: int) -> BufferBinding:
         ),
         pytest.param(
             (binding(2001), metal(2002)),
-            "intermediates[1] is a buffer of backend metal, the launch is on cuda",
+            "intermediates[1]: buffer 2002 is of backend metal, this one is cuda:0",
             id="of_another_backend",
         ),
     ],

@@ -85,7 +85,7 @@ WRONG: list[tuple[str, type[AccyError], str, PipelineLaunch]] = [
     (
         "operand_of_another_backend",
         LaunchArgumentMismatch,
-        "operands[0] is a buffer of backend vulkan, the launch is on cuda",
+        "operands[0]: buffer 1001 is of backend vulkan, this one is cuda:0",
         attrs.evolve(
             LAUNCH,
             operands=(

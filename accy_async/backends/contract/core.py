@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import Handle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import BackendHooks, EventState, StreamState
-from accy_async.backends.lifetimes import Reaper, Resource, ResourceTable
+from accy_async.backends.lifetimes import Reaper, ResourceTable
+from accy_async.backends.origins import Origin
+from accy_async.backends.resources import Resource
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError, DeviceLost, ForkedProcess, SessionClosed
 
@@ -50,7 +52,8 @@ class BackendCore(BackendHooks):
         self.kind = kind
         self.grace_s = grace_s
         self._lock = threading.RLock()
-        self._table = ResourceTable(kind, self._free)
+        self._origin = Origin(self.capabilities.identity)
+        self._table = ResourceTable(kind, self._free, self._origin)
         self._reaper = Reaper(self._table)
         # Living streams once more, as every submission looks one up.
         self._streams_by_id: dict[int, StreamState] = {}
@@ -116,7 +119,7 @@ class BackendCore(BackendHooks):
         if stream is None:
             return self._default
         state = self._streams_by_id.get(stream.id)
-        if state is None or stream.backend is not self.kind:
+        if state is None or stream.origin is not self._origin:  # or made by hand
             self._table.get(stream)  # says what is wrong with it
             assert state is not None
         return state

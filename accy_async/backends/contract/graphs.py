@@ -13,7 +13,7 @@ from accy_async.errors import CapabilityMismatch, InvalidGraph
 if TYPE_CHECKING:
     from accy_async.backends.devicegraph import GraphRequest
     from accy_async.backends.guards import GuardOf
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.resources import Resource
 
 __all__ = ["Graphs"]
 
@@ -42,7 +42,9 @@ class Graphs(BackendCore):
         state = self._open_graph(request, objects)
         resource = self._table.add(
             ObjectKind.GRAPH,
-            lambda object_id: GraphHandle(id=object_id, backend=self.kind),
+            lambda object_id: GraphHandle(
+                id=object_id, backend=self.kind, origin=self._origin
+            ),
             state,
         )
         with self._lock:

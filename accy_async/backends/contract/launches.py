@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from accy_async.backends.contract.core import BackendCore, admit
 from accy_async.backends.handles import StreamHandle
 from accy_async.backends.launch import NEVER, ONCE, BoundLaunch, PreparedLaunch
-from accy_async.backends.lifetimes import Use, refuse_destroyed
+from accy_async.backends.resources import Use, refuse_destroyed
 from accy_async.errors import InvalidArtifact
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.hostmemory import host_bytes
-from accy_async.backends.lifetimes import Resource
+from accy_async.backends.resources import Resource
 from accy_async.errors import InvalidBuffer, OutOfMemory, ReadBufferDestinationTooSmall
 
 if TYPE_CHECKING:
@@ -60,7 +60,10 @@ class Memory(Ownership):
         resource = self._table.add(
             ObjectKind.ARTIFACT,
             lambda object_id: LoadedArtifact(
-                id=object_id, backend=self.kind, kernel_name=artifact.kernel_name
+                id=object_id,
+                backend=self.kind,
+                kernel_name=artifact.kernel_name,
+                origin=self._origin,
             ),
             payload,
             f" ({artifact.kernel_name})",
@@ -96,7 +99,10 @@ class Memory(Ownership):
         resource = self._table.add(
             ObjectKind.BUFFER,
             lambda object_id: BufferHandle(
-                id=object_id, backend=self.kind, byte_size=byte_size
+                id=object_id,
+                backend=self.kind,
+                byte_size=byte_size,
+                origin=self._origin,
             ),
             payload,
             f" ({byte_size} bytes)",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore
 from accy_async.backends.handles import Handle, StreamHandle
-from accy_async.backends.lifetimes import Reaper, Resource, kind_of
+from accy_async.backends.lifetimes import Reaper
 from accy_async.backends.owners import Owner
+from accy_async.backends.resources import Resource, kind_of
 from accy_async.errors import DeviceLost, SessionClosed
 
 if TYPE_CHECKING:
@@ -75,6 +76,18 @@ class Ownership(BackendCore):
     def is_alive(self, handle: Handle) -> bool:
         """True where the handle can be used and destroyed."""
         return self._table.find(handle) is not None
+
+    def foreign(self, handle: Handle) -> str:
+        """Why a handle is of another backend, naming both; empty if it is not.
+
+        A handle that was made by hand is of every backend of its kind.
+        """
+        return self._table.foreign(handle)
+
+    @property
+    def device(self) -> str:
+        """Names the device among those of this machine, e.g. ``cuda:1``."""
+        return self._origin.device
 
     def object_name(self, handle: Handle) -> str:
         """How messages name the object of a living handle."""

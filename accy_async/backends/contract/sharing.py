@@ -24,7 +24,7 @@ from accy_async.interop.streams import (
 
 if TYPE_CHECKING:
     from accy_async.backends.hooks import StreamState
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.resources import Resource
 
 __all__ = ["Sharing"]
 
@@ -82,6 +82,7 @@ class Sharing(Streams, Memory):
                     byte_size=byte_size,
                     ownership=BufferOwnership.EXTERNAL,
                     is_read_only=is_read_only,
+                    origin=self._origin,
                 ),
                 payload,
                 f" ({byte_size} bytes, borrowed)",
@@ -134,7 +135,10 @@ class Sharing(Streams, Memory):
             state.id = object_id
             state.timeline.name = f"stream {object_id}"
             return StreamHandle(
-                id=object_id, backend=self.kind, priority=state.priority
+                id=object_id,
+                backend=self.kind,
+                priority=state.priority,
+                origin=self._origin,
             )
 
         resource = self._table.add(

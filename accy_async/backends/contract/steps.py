@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import EventHandle, StreamHandle
     from accy_async.backends.hooks import EventState
     from accy_async.backends.launch import PreparedLaunch
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.resources import Resource
 
 __all__ = ["LaunchStep", "Steps"]
 

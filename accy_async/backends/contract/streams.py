@@ -7,7 +7,7 @@ from typing import cast
 from accy_async.backends.contract.core import BackendCore
 from accy_async.backends.handles import EventHandle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import EventState
-from accy_async.backends.lifetimes import Resource
+from accy_async.backends.resources import Resource
 from accy_async.backends.timeline import Mark, Timeline
 from accy_async.errors import InvalidEvent
 
@@ -31,7 +31,9 @@ class Streams(BackendCore):
         def make_handle(object_id: int) -> StreamHandle:
             state.id = object_id
             state.timeline.name = f"stream {object_id}"
-            return StreamHandle(id=object_id, backend=self.kind, priority=nearest)
+            return StreamHandle(
+                id=object_id, backend=self.kind, priority=nearest, origin=self._origin
+            )
 
         resource = self._table.add(
             ObjectKind.STREAM, make_handle, state, timeline=state.timeline
@@ -45,7 +47,10 @@ class Streams(BackendCore):
         resource = self._table.add(
             ObjectKind.EVENT,
             lambda object_id: EventHandle(
-                id=object_id, backend=self.kind, has_timing=timing
+                id=object_id,
+                backend=self.kind,
+                has_timing=timing,
+                origin=self._origin,
             ),
             self._open_event(has_timing=timing),
         )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.resources import Resource
 
 __all__ = ["CpuBackend"]
 

@@ -26,7 +26,7 @@ from accy_async.backends.cuda.objects import CudaEvent, CudaStream, LaunchArgume
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.lifetimes import Resource
+from accy_async.backends.resources import Resource
 from accy_async.backends.timeline import Mark
 from accy_async.errors import AccyError, DeviceError
 

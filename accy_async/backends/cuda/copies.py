@@ -9,7 +9,7 @@ import numpy as np
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.memory import DeviceMemory, PinnedPool
-from accy_async.backends.lifetimes import Resource
+from accy_async.backends.resources import Resource
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.objects import CudaStream

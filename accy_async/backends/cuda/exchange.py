@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from accy_async.backends.cuda.objects import CudaStream
     from accy_async.backends.cuda.timeline import CudaTimeline
     from accy_async.backends.hooks import StreamState
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.resources import Resource
 
 __all__ = ["CudaExchange"]
 

@@ -45,6 +45,7 @@ class RecordingBackend(RecordingScript):
         is_holding: True to begin with every stream held back.
         grace_s: how long cleanup waits for the device.
         keeps_records: False to count without keeping `launches` and `calls`.
+        index: the pretended device's number among those of its kind.
         has_graphs: False for a device that knows no device graphs.
 
     Attributes:

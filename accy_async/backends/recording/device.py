@@ -54,6 +54,7 @@ class RecordingCore(Backend):
         is_holding: bool = False,
         grace_s: float = DEFAULT_GRACE_S,
         keeps_records: bool = True,
+        index: int = 0,
         has_graphs: bool = True,
     ) -> None:
         kind = backend_kind(kind)
@@ -89,7 +90,9 @@ class RecordingCore(Backend):
         self._execution_failures: dict[int, tuple[DeviceError, bool]] = {}
         self._streams: list[RecordingStream] = []
         self._pending_count = 0
-        self._capabilities = _capabilities(kind, chosen, has_graphs=has_graphs)
+        self._capabilities = _capabilities(
+            kind, chosen, has_graphs=has_graphs, index=index
+        )
         super().__init__(kind, grace_s=grace_s)
 
     @property
@@ -110,7 +113,12 @@ class RecordingCore(Backend):
     def _handle_of(self, stream: StreamState) -> StreamHandle | None:
         if stream.id is None:
             return None
-        return StreamHandle(id=stream.id, backend=self.kind, priority=stream.priority)
+        return StreamHandle(
+            id=stream.id,
+            backend=self.kind,
+            priority=stream.priority,
+            origin=self._origin,
+        )
 
     def _recording_stream(self, stream: StreamHandle | None) -> RecordingStream:
         """A stream to hold or let go on: a destroyed one, too, while it has work."""
@@ -215,7 +223,7 @@ def _consequence(cause: DeviceError) -> DeviceError:
 
 
 def _capabilities(
-    kind: BackendKind, format: ArtifactFormat, *, has_graphs: bool
+    kind: BackendKind, format: ArtifactFormat, *, has_graphs: bool, index: int
 ) -> Capabilities:
     return Capabilities(
         identity=DeviceIdentity(
@@ -223,6 +231,7 @@ def _capabilities(
             name=f"recording ({kind})",
             vendor="accy_async",
             architecture="recording",
+            index=index,
         ),
         formats=frozenset({format}),
         priorities=(2, -2),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from accy_async.backends.devicegraph import GraphRequest
     from accy_async.backends.guards import Guard, GuardOf
     from accy_async.backends.handles import Handle
-    from accy_async.backends.lifetimes import Resource
+    from accy_async.backends.resources import Resource
 
 __all__ = ["RecordingGraphs"]
 

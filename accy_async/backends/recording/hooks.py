@@ -12,7 +12,7 @@ from accy_async.backends.handles import (
     ObjectKind,
 )
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.lifetimes import Resource
+from accy_async.backends.resources import Resource
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import (
     DeviceError,
@@ -269,6 +269,7 @@ class RecordingHooks(RecordingCore):
             self._bytes_in_use -= resource.handle.byte_size
 
     def _find_for_launch(self, handle: Handle) -> Resource | None:
-        if handle.backend is self.kind and handle.id >= self._table.next_id:
+        is_foreign = bool(self.foreign(handle))
+        if not is_foreign and handle.id >= self._table.next_id:
             return None
         return self._table.get(handle)
