@@ -16,7 +16,11 @@ import attrs
 
 from accy_async.errors import InvalidType
 
-__all__ = ["canonical_bytes", "digest", "fingerprint"]
+__all__ = ["ADDED", "canonical_bytes", "digest", "fingerprint"]
+
+ADDED = {"fingerprint": "where it is not the default"}
+"""Metadata of a field that its class did not always have. It is written only where it
+has another value than its default, so that older fingerprints stay what they were."""
 
 
 def fingerprint(value: object) -> int:
@@ -33,7 +37,7 @@ def canonical_bytes(value: object) -> bytes:
     """The value's canonical encoding.
 
     Takes None, bool, int, float, str, bytes, enum members, attrs values (their
-    class name and fields in order), tuples and lists (in order), sets and
+    class name and fields in order; see `ADDED`), tuples and lists (in order), sets and
     mappings (independent of order). Floats are taken by their bits.
 
     Raises:
@@ -74,7 +78,7 @@ def _write_compound(out: bytearray, value: object) -> None:
         fields = [
             (field.name, getattr(value, field.name))
             for field in attrs.fields(kind)
-            if field.eq
+            if field.eq and not _is_left_out(field, value)
         ]
         _part(out, b"A", canonical_bytes((type(value).__name__, tuple(fields))))
     elif isinstance(value, (tuple, list)):
@@ -88,3 +92,8 @@ def _write_compound(out: bytearray, value: object) -> None:
         raise InvalidType(
             "fingerprint", value, "a value made of attrs classes, enums and plain data"
         )
+
+
+def _is_left_out(field: attrs.Attribute[object], value: object) -> bool:
+    is_added = "fingerprint" in field.metadata
+    return is_added and getattr(value, field.name) == field.default

@@ -85,6 +85,8 @@ class Capabilities:
         max_threadgroup: greatest extent of a threadgroup in x, y, z.
         max_grid: greatest extent of a grid in x, y, z.
         max_shared_memory_bytes: block-shared memory, static and dynamic.
+        max_cluster_blocks: most blocks of a cluster, where the device has clusters;
+            a kernel that takes much of a multiprocessor may get fewer.
         max_push_constant_bytes: scalars beside buffers, where that is how
             scalars travel; else 0.
         priorities: the least and the most urgent stream priority; lower numbers
@@ -112,6 +114,7 @@ class Capabilities:
     max_threadgroup: Dim3 = attrs.field(default=(1024, 1024, 64), validator=_DIM3)
     max_grid: Dim3 = attrs.field(default=(2**31 - 1, 65535, 65535), validator=_DIM3)
     max_shared_memory_bytes: int = attrs.field(default=48 << 10, validator=_COUNT)
+    max_cluster_blocks: int = attrs.field(default=8, validator=integer(1))
     max_push_constant_bytes: int = attrs.field(default=0, validator=integer())
     priorities: tuple[int, int] = attrs.field(
         default=(0, 0), validator=integers(-(2**31), 2**31 - 1, length=2)
@@ -189,6 +192,22 @@ class Capabilities:
                 f"kernel {kernel!r}: {geometry.dynamic_shared_memory_bytes} bytes of "
                 f"dynamic shared memory, the device takes "
                 f"{self.max_shared_memory_bytes}"
+            )
+        if geometry.cluster is not None:
+            if not self.features.clusters:
+                raise CapabilityMismatch(
+                    f"kernel {kernel!r}: cluster {geometry.cluster}, the device has no "
+                    "clusters"
+                )
+            if geometry.blocks_per_cluster > self.max_cluster_blocks:
+                raise CapabilityMismatch(
+                    f"kernel {kernel!r}: cluster {geometry.cluster} has "
+                    f"{geometry.blocks_per_cluster} blocks, the device takes "
+                    f"{self.max_cluster_blocks}"
+                )
+        if geometry.cooperative and not self.features.cooperative_launch:
+            raise CapabilityMismatch(
+                f"kernel {kernel!r}: a cooperative launch, the device has none"
             )
 
 

@@ -6,11 +6,12 @@ import gc
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import attrs
 import pytest
 
+from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.backends import (
     BufferBinding,
     BufferHandle,
@@ -20,7 +21,7 @@ from accy_async.backends import (
 )
 from accy_async.backends.launch import PreparedLaunch
 from accy_async.backends.recording.records import RecordingStream
-from accy_async.errors import DeviceError
+from accy_async.errors import CapabilityMismatch, DeviceError
 from tests.graph.graphs import kernel_entry
 
 
@@ -229,3 +230,26 @@ def test_many_launches_go_together_or_not_at_all(backend: RecordingBackend) -> N
     with pytest.raises(Exception, match=f"buffer {buffers[1].id}"):
         backend.submit_launches(launches)
     assert len(backend.launches) == 6
+
+
+def test_attributes_of_a_launch_are_recorded(backend: RecordingBackend) -> None:
+    request = prepare(backend).request
+    geometry = attrs.evolve(
+        request.geometry, grid=(8, 1, 1), cluster=(4, 1, 1), cooperative=True
+    )
+    backend.launch(request)
+    backend.launch(attrs.evolve(request, geometry=geometry))
+    found = [(record.cluster, record.cooperative) for record in backend.launches]
+    assert found == [(None, False), ((4, 1, 1), True)]
+
+
+@pytest.mark.parametrize("attribute", [{"cluster": (1, 1, 1)}, {"cooperative": True}])
+def test_a_device_that_lacks_an_attribute_refuses_the_launch(
+    attribute: dict[str, Any],
+) -> None:
+    backend = RecordingBackend(BackendKind.CPU, ArtifactFormat.CUDA_PTX)
+    request = prepare(backend).request
+    geometry = attrs.evolve(request.geometry, **attribute)
+    with pytest.raises(CapabilityMismatch):
+        backend.launch(attrs.evolve(request, geometry=geometry))
+    assert not backend.launches

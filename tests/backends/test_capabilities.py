@@ -152,6 +152,14 @@ def test_geometry_at_the_limits_is_taken(geometry: FixedLaunch) -> None:
             launch(threadgroup=(1024, 2, 1)),
             "threadgroup (1024, 2, 1) has 2048 threads, the device takes 1024",
         ),
+        (
+            FixedLaunch(grid=(2, 1, 1), threadgroup=(1, 1, 1), cluster=(2, 1, 1)),
+            "cluster (2, 1, 1), the device has no clusters",
+        ),
+        (
+            FixedLaunch(grid=(2, 1, 1), threadgroup=(1, 1, 1), cooperative=True),
+            "a cooperative launch, the device has none",
+        ),
         (launch(threadgroup=(1, 1, 65)), "threadgroup z is 65, the device takes 64"),
         (
             launch(grid=(2**31, 1, 1)),

@@ -55,6 +55,7 @@ class FakeDriver:
         answers: codes for the next calls of a function, in order.
         blocks_per_multiprocessor: what occupancy queries answer.
         clusters: how many clusters fit at once.
+        shared_bytes: static shared memory of every kernel loaded.
         keeps_launches: False to count launches only.
     """
 
@@ -65,6 +66,7 @@ class FakeDriver:
         self.blocks_per_multiprocessor = 2
         self.clusters = 4
         self.keeps_launches = True
+        self.shared_bytes = 0
         self.function_attributes: dict[str, int] = {}
         self._next = 0x1000
         self._memory: dict[int, ctypes.Array[ctypes.c_char]] = {}
@@ -173,6 +175,12 @@ class FakeDriver:
         del function
         self.function_attributes[attribute.name] = value
         return ()
+
+    def _cuFuncGetAttribute(self, attribute: Any, function: Any) -> tuple[int]:
+        del function
+        if attribute.name.endswith("MAX_DYNAMIC_SHARED_SIZE_BYTES"):
+            return ((48 << 10) - self.shared_bytes,)
+        return (self.shared_bytes,)
 
     def _cuOccupancyMaxActiveBlocksPerMultiprocessor(
         self, function: Any, threads: int, shared_bytes: int

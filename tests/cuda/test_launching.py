@@ -7,7 +7,9 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
+import attrs
 import pytest
 
 from accy_async.artifact import FixedLaunch
@@ -15,6 +17,7 @@ from accy_async.backends import BufferBinding, BufferHandle, LaunchRequest, Stre
 from accy_async.backends.cuda import CudaBackend
 from accy_async.backends.launch import PreparedLaunch
 from accy_async.errors import (
+    CapabilityMismatch,
     DeviceError,
     DeviceLost,
     InvalidArtifact,
@@ -234,3 +237,106 @@ def test_a_sticky_code_loses_the_device_for_bound_launches_too(
     with pytest.raises(DeviceLost):
         backend.submit_launch(prepared)
     assert driver.calls["cuLaunchKernelEx"] == asked
+
+
+GRID = FixedLaunch(grid=(8, 2, 1), threadgroup=(32, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "attributes"),
+    [
+        ({"cluster": (4, 2, 1)}, {"cluster": (4, 2, 1)}),
+        ({"cooperative": True, "grid": (8, 1, 1)}, {"cooperative": 1}),
+        (
+            {"cluster": (2, 1, 1), "cooperative": True, "grid": (8, 1, 1)},
+            {"cluster": (2, 1, 1), "cooperative": 1},
+        ),
+    ],
+    ids=["cluster", "cooperative", "both"],
+)
+def test_attributes_travel_with_every_launch(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    changes: dict[str, Any],
+    attributes: dict[str, object],
+) -> None:
+    """Also on streams that come later."""
+    prepared = prepare(backend, [], attrs.evolve(GRID, **changes))
+    for stream in (None, backend.create_stream(), None):
+        backend.submit_launch(prepared, stream)
+    assert [launched.attributes for launched in driver.launches] == [attributes] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"cooperative": True, "grid": (9, 1, 1)},
+            "a cooperative launch of 9 blocks, the device runs 8 of them at the same",
+        ),
+        (
+            {"cooperative": True, "cluster": (2, 1, 1), "grid": (10, 1, 1)},
+            "a cooperative launch of 10 blocks, the device runs 8 of them at the same",
+        ),
+        (
+            {"cluster": (8, 2, 2), "grid": (8, 2, 2)},
+            r"cluster \(8, 2, 2\) has 32 blocks, the device takes 16",
+        ),
+        (
+            {"dynamic_shared_memory_bytes": 227 << 10},
+            "232448 bytes of dynamic shared memory beside 1024 static ones, the device "
+            "takes 232448",
+        ),
+    ],
+    ids=["cooperative", "cooperative clusters", "cluster", "shared"],
+)
+def test_what_cannot_run_at_once_is_refused_before_the_launch(
+    backend: CudaBackend, driver: FakeDriver, changes: dict[str, Any], message: str
+) -> None:
+    """The made-up device has 4 multiprocessors of 2 blocks, and room for 4 clusters."""
+    driver.shared_bytes = 1024
+    with pytest.raises(CapabilityMismatch, match=f"kernel 'empty': {message}"):
+        prepare(backend, [], attrs.evolve(GRID, **changes))
+    assert not driver.launches
+
+
+def test_a_cluster_that_fits_nowhere_is_refused(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    driver.clusters = 0
+    with pytest.raises(CapabilityMismatch, match="no cluster of 2 blocks fits"):
+        prepare(backend, [], attrs.evolve(GRID, cluster=(2, 1, 1)))
+
+
+def test_large_clusters_are_asked_for_once(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    """Eight blocks go anywhere; more only where the kernel says so beforehand."""
+    name = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
+    prepare(backend, [], attrs.evolve(GRID, cluster=(8, 1, 1)))
+    assert name not in driver.function_attributes
+    prepare(backend, [], attrs.evolve(GRID, cluster=(8, 2, 1)))
+    assert driver.function_attributes[name] == 1
+
+
+@pytest.mark.parametrize("static", [0, 1024])
+def test_shared_memory_beyond_what_is_there_anyway_is_asked_for(
+    backend: CudaBackend, driver: FakeDriver, static: int
+) -> None:
+    """48 KiB come without asking, static and dynamic together."""
+    driver.shared_bytes = static
+    name = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+    free = (48 << 10) - static
+    prepare(backend, [], attrs.evolve(GRID, dynamic_shared_memory_bytes=free))
+    assert name not in driver.function_attributes
+    prepare(backend, [], attrs.evolve(GRID, dynamic_shared_memory_bytes=free + 1))
+    assert driver.function_attributes[name] == free + 1
+
+
+def test_a_grid_of_no_blocks_needs_no_room(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    driver.blocks_per_multiprocessor = driver.clusters = 0
+    empty = attrs.evolve(GRID, grid=(0, 1, 1), cooperative=True, cluster=(2, 1, 1))
+    backend.submit_launch(prepare(backend, [], empty))
+    assert not driver.launches

@@ -59,6 +59,10 @@ from accy_async.pipeline import (
 __all__ = ["ENTRY", "KERNEL_BUFFER", "SAMPLES"]
 
 FIXED = FixedLaunch(grid=(79, 1, 1), threadgroup=(64, 1, 1))
+DERIVED = DerivedLaunch(
+    grid=(RuntimeCeilDiv(argument_index=0, divisor=64), Fixed(1), Fixed(1)),
+    threadgroup=(64, 1, 1),
+)
 KERNEL_BUFFER = KernelBuffer(
     dtype=DType.F32,
     access="read_only",
@@ -76,10 +80,7 @@ ENTRY = KernelCallArtifact(
     entry_name="scale",
     argument_count=5,
     payload=".version 8.0",
-    launch=DerivedLaunch(
-        grid=(RuntimeCeilDiv(argument_index=0, divisor=64), Fixed(1), Fixed(1)),
-        threadgroup=(64, 1, 1),
-    ),
+    launch=DERIVED,
     runtime_scalar_argument_count=1,
     required_dtypes=frozenset({DType.F32}),
     static_arguments=(ScalarArgument.f32(2.0),),

@@ -34,7 +34,7 @@ from accy_async.artifact import (
 )
 from accy_async.artifact.entry import ElementCountArgument
 from accy_async.errors import InvalidType
-from tests.values.samples import ENTRY, KERNEL_BUFFER, PIPELINE, PLAN
+from tests.values.samples import DERIVED, ENTRY, FIXED, KERNEL_BUFFER, PIPELINE, PLAN
 
 GOLDEN = {
     "None": 3267927931608249887,
@@ -42,19 +42,34 @@ GOLDEN = {
     "{'b': 2, 'a': {3, 1}}": 4277876156751652155,
     "DType.F32": 6960406821573467485,
     "ScalarArgument.f32(0.1)": 8408908391286703221,
+    # Without the fields that geometries got later, as before they had them.
+    "FIXED": 2539678318700618813,
+    "DERIVED": 4433655756883791155,
 }
 EVERYWHERE = (*GOLDEN, "ENTRY", "PIPELINE", "PLAN", "set(map(str, range(99)))")
 
 
 def evaluate(expression: str) -> object:
     names = {"DType": DType, "ScalarArgument": ScalarArgument, "ENTRY": ENTRY}
-    return eval(expression, {**names, "PIPELINE": PIPELINE, "PLAN": PLAN})
+    values = {"PIPELINE": PIPELINE, "PLAN": PLAN, "FIXED": FIXED, "DERIVED": DERIVED}
+    return eval(expression, {**names, **values})
 
 
 @pytest.mark.parametrize(("expression", "expected"), GOLDEN.items())
 def test_fingerprint_is_pinned(expression: str, expected: int) -> None:
     """These never change: what was stored under them is found by later versions."""
     assert fingerprint(evaluate(expression)) == expected
+
+
+def test_a_field_added_later_counts_where_it_is_used() -> None:
+    values = [
+        FIXED,
+        attrs.evolve(FIXED, cooperative=True),
+        attrs.evolve(FIXED, cluster=(1, 1, 1)),
+        attrs.evolve(FIXED, cluster=(79, 1, 1)),
+        attrs.evolve(FIXED, cluster=(1, 1, 1), cooperative=True),
+    ]
+    assert len({fingerprint(value) for value in values}) == len(values)
 
 
 PROGRAM = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from accy_async.artifact import (
     ScalarArgument,
 )
 from accy_async.artifact.geometry import ceil_div, u32_argument
-from accy_async.errors import LaunchArgumentMismatch
+from accy_async.errors import InvalidValue, LaunchArgumentMismatch
 
 U32 = st.integers(0, 2**32 - 1)
 POSITIVE = st.integers(1, 2**32 - 1)
@@ -109,3 +110,24 @@ def test_scalar_of_another_dtype_is_named(scalar: ScalarArgument) -> None:
     with pytest.raises(LaunchArgumentMismatch) as caught:
         u32_argument([scalar], 0, "here")
     assert str(caught.value) == f"here: runtime scalar 0 is {scalar!r}, expected a u32"
+
+
+def test_derived_launch_hands_its_cluster_and_cooperation_on() -> None:
+    launch = DerivedLaunch(
+        grid=(RuntimeCeilDiv(argument_index=0, divisor=64), Fixed(2), Fixed(1)),
+        threadgroup=(64, 1, 1),
+        cluster=[4, 1, 1],
+        cooperative=True,
+    )
+    assert launch.geometry([ScalarArgument.u32(500)]) == FixedLaunch(
+        grid=(8, 2, 1), threadgroup=(64, 1, 1), cluster=(4, 1, 1), cooperative=True
+    )
+    with pytest.raises(InvalidValue, match=r"FixedLaunch.cluster.*\(9, 2, 1\)"):
+        launch.geometry([ScalarArgument.u32(513)])
+
+
+def test_blocks_per_cluster() -> None:
+    plain = FixedLaunch(grid=(8, 4, 2), threadgroup=(1, 1, 1))
+    assert plain.blocks_per_cluster == 1
+    assert attrs.evolve(plain, cluster=(4, 2, 2)).blocks_per_cluster == 16
+    assert attrs.evolve(plain, grid=(0, 4, 2), cluster=(4, 2, 2)).block_count == 0

@@ -53,6 +53,7 @@ _DIM3 = (
     *((1, -1, 1), (1, 1, 2**32), (1, _NAN, 1), np.array(1), np.array([1, 1, 1])),
 )
 _THREADGROUP = (*_DIM3, (1, 0, 1))
+_CLUSTER = _THREADGROUP[1:]
 _TUPLE_DIM3 = (*_THREADGROUP, [1, 1, 1])
 _FORMAT = (
     None,
@@ -111,9 +112,13 @@ WRONG: dict[str, _Wrong] = {
     "FixedLaunch.grid": _DIM3,
     "FixedLaunch.threadgroup": _THREADGROUP,
     "FixedLaunch.dynamic_shared_memory_bytes": _U32,
+    "FixedLaunch.cluster": (*_CLUSTER, (2, 1, 1)),
+    "FixedLaunch.cooperative": _FLAG,
     "DerivedLaunch.grid": (*_DIM3, (1, 1, 1), FIXED),
     "DerivedLaunch.threadgroup": _THREADGROUP,
     "DerivedLaunch.dynamic_shared_memory_bytes": _U32,
+    "DerivedLaunch.cluster": _CLUSTER,
+    "DerivedLaunch.cooperative": _FLAG,
     "KernelBuffer.dtype": _DTYPE,
     "KernelBuffer.access": (None, True, 1, "", "read", b"read_only"),
     "KernelBuffer.elements": (True, 1, "n", (), object()),
@@ -240,6 +245,7 @@ WRONG: dict[str, _Wrong] = {
     "Capabilities.max_threadgroup": _TUPLE_DIM3,
     "Capabilities.max_grid": _TUPLE_DIM3,
     "Capabilities.max_shared_memory_bytes": _U63,
+    "Capabilities.max_cluster_blocks": _POSITIVE,
     "Capabilities.max_push_constant_bytes": _U32,
     "Capabilities.priorities": (
         *(None, 0, "00", [0, 0], (), (0,), (0, 0, 0), (0, None), (True, False)),

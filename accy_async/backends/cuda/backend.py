@@ -14,6 +14,7 @@ from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.copies import CudaCopies
 from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, check
 from accy_async.backends.cuda.exchange import CudaExchange
+from accy_async.backends.cuda.geometry import allow_geometry, launch_config
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.memory import (
     BorrowedMemory,
@@ -203,20 +204,17 @@ class CudaBackend(CudaCopies, CudaExchange):
     ) -> object:
         assert artifact is not None
         kernel = cast("CudaKernel", artifact.payload)
-        wanted = request.geometry.dynamic_shared_memory_bytes
-        if wanted > kernel.shared_limit:
-            self._context.make_current()
-            kind = self._driver.CUfunction_attribute
-            attribute = kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            answer = self._driver.cuFuncSetAttribute(kernel.function, attribute, wanted)
-            self._call(answer, "cuFuncSetAttribute")
-            kernel.shared_limit = wanted
+        geometry = request.geometry
+        config = launch_config(self._driver, geometry)
+        allow_geometry(
+            self._context, kernel, request.artifact.kernel_name, geometry, config
+        )
         addresses = [
             cast("DeviceMemory", buffer.payload).address
             for buffer in buffers
             if buffer is not None
         ]
-        return LaunchArguments(self._driver, kernel, request, addresses)
+        return LaunchArguments(kernel, config, request, addresses)
 
     def _launch(
         self,

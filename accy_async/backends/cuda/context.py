@@ -13,6 +13,10 @@ from accy_async.errors import BackendUnavailable, InvalidValue
 
 __all__ = ["CudaContext"]
 
+_MAX_CLUSTER = 16
+"""Blocks of a cluster that a kernel may ask for: CUDA C++ Programming Guide, "Thread
+Block Clusters", for compute capability 9.0. What fits is seen when it is prepared."""
+
 
 class CudaContext:
     """The primary context of one device, shared with every library in the process.
@@ -144,7 +148,7 @@ class CudaContext:
             features=DeviceFeatures(
                 tensor_cores=major >= 7,
                 async_copy=major >= 8,
-                clusters=major >= 9,
+                clusters=bool(get("CLUSTER_LAUNCH")),
                 cooperative_launch=bool(get("COOPERATIVE_LAUNCH")),
                 float_atomics=True,
                 int64_atomics=True,
@@ -168,6 +172,7 @@ class CudaContext:
                 get("MAX_GRID_DIM_Z"),
             ),
             max_shared_memory_bytes=get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            max_cluster_blocks=_MAX_CLUSTER,
             priorities=(int(least), int(greatest)),
             max_streams=32,
             timing_resolution_ns=500.0,

@@ -28,15 +28,36 @@ _PTX_OF_DRIVER = {
 
 
 class CudaKernel:
-    """A loaded kernel: its module and function."""
+    """A loaded kernel.
 
-    __slots__ = ("function", "module", "shared_limit")
+    Attributes:
+        module, function: the driver's handles.
+        shared_bytes: the block-shared memory that its code declares.
+        shared_limit: the dynamic one that it may have as things stand.
+        has_large_clusters: whether it may have clusters of sizes that not every
+            device takes.
+    """
 
-    def __init__(self, module: Any, function: Any) -> None:  # noqa: ANN401
+    __slots__ = (
+        "function",
+        "has_large_clusters",
+        "module",
+        "shared_bytes",
+        "shared_limit",
+    )
+
+    def __init__(
+        self,
+        module: Any,  # noqa: ANN401
+        function: Any,  # noqa: ANN401
+        shared_bytes: int,
+        shared_limit: int,
+    ) -> None:
         self.module = module
         self.function = function
-        # Dynamic shared memory that the function may have without asking.
-        self.shared_limit = 48 << 10
+        self.shared_bytes = shared_bytes
+        self.shared_limit = shared_limit
+        self.has_large_clusters = False
 
 
 class LateUnloads:
@@ -102,7 +123,19 @@ def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
     if answer[0] != 0:
         driver.cuModuleUnload(module)
         raise driver_error(driver, answer[0], "cuModuleGetFunction")
-    return CudaKernel(module, answer[1])
+    function = answer[1]
+    kinds = driver.CUfunction_attribute
+    shared = []
+    for attribute in (
+        kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+        kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+    ):
+        answer = driver.cuFuncGetAttribute(attribute, function)
+        if answer[0] != 0:
+            driver.cuModuleUnload(module)
+            raise driver_error(driver, answer[0], "cuFuncGetAttribute")
+        shared.append(int(answer[1]))
+    return CudaKernel(module, function, *shared)
 
 
 def check_ptx(context: CudaContext, kernel: str, text: bytes) -> None:

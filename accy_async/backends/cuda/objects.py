@@ -49,8 +49,8 @@ class LaunchArguments:
 
     def __init__(
         self,
-        driver: Any,  # noqa: ANN401 - bindings are untyped
         kernel: CudaKernel,
+        config: Any,  # noqa: ANN401 - bindings are untyped
         request: LaunchRequest,
         addresses: list[int],
     ) -> None:
@@ -63,11 +63,7 @@ class LaunchArguments:
         self._values = (values, pointers)
         self.pointer = ctypes.addressof(pointers)
         self.function = kernel.function
-        geometry = request.geometry
-        self.config = config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = geometry.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = geometry.threadgroup
-        config.sharedMemBytes = geometry.dynamic_shared_memory_bytes
+        self.config = config
         self.native: Any = None
 
     def aim(self, native: Any) -> None:  # noqa: ANN401

@@ -13,6 +13,7 @@ from accy_async.artifact.formats import (
     artifact_format,
     backend_kind,
 )
+from accy_async.artifact.requirements import DeviceFeatures
 from accy_async.backends.base import DEFAULT_GRACE_S, Backend
 from accy_async.backends.capabilities import Capabilities, DeviceIdentity
 from accy_async.backends.handles import (
@@ -225,6 +226,7 @@ def _consequence(cause: DeviceError) -> DeviceError:
 def _capabilities(
     kind: BackendKind, format: ArtifactFormat, *, has_graphs: bool, index: int
 ) -> Capabilities:
+    is_cuda = kind is BackendKind.CUDA
     return Capabilities(
         identity=DeviceIdentity(
             backend=kind,
@@ -234,6 +236,7 @@ def _capabilities(
             index=index,
         ),
         formats=frozenset({format}),
+        features=DeviceFeatures(clusters=is_cuda, cooperative_launch=is_cuda),
         priorities=(2, -2),
         max_shared_memory_bytes=227 << 10,
         max_streams=32,

@@ -157,6 +157,8 @@ class RecordingHooks(RecordingCore):
             loaded_id=request.loaded.id,
             stream=self._handle_of(stream),
             diagnostic_id=request.diagnostic_id,
+            cluster=request.geometry.cluster,
+            cooperative=request.geometry.cooperative,
         )
 
     def _failing(

@@ -95,6 +95,8 @@ class LaunchRecord:
     loaded_id: int
     stream: StreamHandle | None
     diagnostic_id: str | None
+    cluster: Dim3 | None = None
+    cooperative: bool = False
 
 
 class RecordedOperation:
