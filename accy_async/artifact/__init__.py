@@ -18,6 +18,15 @@ from accy_async.artifact.geometry import (
 )
 from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact, Payload
 from accy_async.artifact.parameters import KernelBuffer
+from accy_async.artifact.planned import (
+    ArtifactPlan,
+    CompileLaunch,
+    KernelSource,
+    PlannedArgument,
+    PlannedKernel,
+    PlannedSlot,
+    SlotRole,
+)
 from accy_async.artifact.requirements import (
     DeviceFeatures,
     PushConstants,
@@ -35,13 +44,21 @@ from accy_async.artifact.store import (
     StoreEntry,
     default_store,
 )
+from accy_async.artifact.tiles import (
+    LaunchReduction,
+    LaunchReductionKind,
+    LaunchTile,
+    LaunchTileKind,
+)
 from accy_async.dtypes import DType, ScalarArgument
 
 __all__ = [
     "ArtifactFormat",
+    "ArtifactPlan",
     "ArtifactRequest",
     "ArtifactStore",
     "BackendKind",
+    "CompileLaunch",
     "DType",
     "DerivedLaunch",
     "DeviceFeatures",
@@ -55,10 +72,18 @@ __all__ = [
     "KernelCallArtifact",
     "KernelCallLaunch",
     "KernelCallRegistry",
+    "KernelSource",
+    "LaunchReduction",
+    "LaunchReductionKind",
     "LaunchResourceCandidate",
     "LaunchResourceClass",
     "LaunchResourcePlan",
+    "LaunchTile",
+    "LaunchTileKind",
     "Payload",
+    "PlannedArgument",
+    "PlannedKernel",
+    "PlannedSlot",
     "PruneReport",
     "PushConstants",
     "RuntimeCeilDiv",
@@ -66,6 +91,7 @@ __all__ = [
     "ShapeBounds",
     "ShapeDimension",
     "ShapeProfile",
+    "SlotRole",
     "StoreEntry",
     "SubgroupFeatures",
     "canonical_bytes",
