@@ -157,9 +157,11 @@ def tuple_of(*types: type, length: int | None = None, expected: str) -> Validato
     return check
 
 
-def integers(minimum: int, maximum: int, *, length: int) -> Validator:
-    """A tuple of so many integers (never bools), each within the bounds."""
-    expected = f"{length} integers from {minimum} to {maximum}"
+def integers(minimum: int, maximum: int, *, length: int | None = None) -> Validator:
+    """A tuple of integers (never bools), each within the bounds; so many, if given."""
+    expected = f"integers from {minimum} to {maximum}"
+    if length is not None:
+        expected = f"{length} {expected}"
     shape = tuple_of(int, length=length, expected=expected)
 
     def check(

@@ -33,9 +33,11 @@ from accy_async.artifact.tiles import LaunchTile
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import InvalidArtifact, InvalidValue
 from accy_async.values import (
+    U32_MAX,
     enum,
     instances,
     integer,
+    integers,
     member_of,
     one_of,
     optional,
@@ -57,7 +59,7 @@ __all__ = [
 _U64 = integer(0, 2**64 - 1)
 _ID = integer()
 _SCALARS = tuple_of(ScalarArgument, expected="ScalarArgument values")
-_IDS = tuple_of(int, expected="slot ids")
+_IDS = integers(0, U32_MAX)
 
 
 class KernelSource(str, Enum):
@@ -136,7 +138,7 @@ class PlannedSlot:
     role: SlotRole = attrs.field(converter=_role, validator=enum(SlotRole))
     dtype: DType = attrs.field(validator=enum(DType))
     shape: tuple[int, ...] = attrs.field(
-        converter=to_tuple, validator=tuple_of(int, expected="extents")
+        converter=to_tuple, validator=integers(0, 2**63 - 1)
     )
     data: bytes | None = attrs.field(
         default=None, validator=optional(instances(bytes)), repr=False

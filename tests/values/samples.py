@@ -6,6 +6,7 @@ import attrs
 
 from accy_async.artifact import (
     ArtifactFormat,
+    ArtifactPlan,
     BackendKind,
     DerivedLaunch,
     DeviceFeatures,
@@ -16,8 +17,13 @@ from accy_async.artifact import (
     KernelBuffer,
     KernelCallArtifact,
     KernelCallRegistry,
+    LaunchReduction,
     LaunchResourceCandidate,
     LaunchResourcePlan,
+    LaunchTile,
+    PlannedArgument,
+    PlannedKernel,
+    PlannedSlot,
     PushConstants,
     RuntimeCeilDiv,
     ScalarArgument,
@@ -56,7 +62,7 @@ from accy_async.pipeline import (
     RuntimeScalarBound,
 )
 
-__all__ = ["ENTRY", "KERNEL_BUFFER", "SAMPLES"]
+__all__ = ["ENTRY", "KERNEL_BUFFER", "PLANNED", "SAMPLES", "SLOT"]
 
 FIXED = FixedLaunch(grid=(79, 1, 1), threadgroup=(64, 1, 1))
 DERIVED = DerivedLaunch(
@@ -95,6 +101,25 @@ ENTRY = KernelCallArtifact(
 )
 REQUEST = ENTRY.artifact_request("scale[0]")
 ARTIFACT = KernelArtifact.from_request(REQUEST)
+REDUCTION = LaunchReduction(kind="sum", rank=1, axis=0, extent=256)
+SLOT = PlannedSlot(
+    slot_id=0, role="constant", dtype=DType.F32, shape=(2,), data=bytes(8)
+)
+ARGUMENT = PlannedArgument(slot_id=0, access="read_write")
+PLANNED = PlannedKernel(
+    kernel_id=0,
+    work_item_id=0,
+    source="kernel_call",
+    compile_launch="kernel_call",
+    artifact=ARTIFACT,
+    arguments=(ARGUMENT, ARGUMENT),
+    element_count_argument="scalar_u32",
+    static_arguments=ENTRY.static_arguments,
+    runtime_scalar_argument_count=1,
+    runtime_scalar_defaults=ENTRY.runtime_scalar_defaults,
+    launch=DERIVED,
+    launch_resources=PLAN,
+)
 BUFFER = BufferHandle(id=1, backend=BackendKind.CUDA, byte_size=1024)
 BINDING = BufferBinding(handle=BUFFER)
 LOADED = LoadedArtifact(id=2, backend=BackendKind.CUDA, kernel_name="scale")
@@ -144,6 +169,20 @@ SAMPLES: dict[type[attrs.AttrsInstance], attrs.AttrsInstance] = {
         REQUEST,
         ARTIFACT,
         ENTRY,
+        # plans
+        REDUCTION,
+        LaunchTile(kind="reduction", reduction=REDUCTION),
+        SLOT,
+        ARGUMENT,
+        PLANNED,
+        ArtifactPlan(
+            name="scale",
+            format=ArtifactFormat.CUDA_PTX,
+            slots=(SLOT,),
+            kernels=(PLANNED,),
+            input_slot_ids=(),
+            output_slot_ids=(0,),
+        ),
         # backends
         BUFFER,
         BINDING,

@@ -100,7 +100,11 @@ def test_arguments_are_counted_with_count_and_statics() -> None:
     assert with_buffer.output_slot_ids == (1,)
     assert with_buffer.input_slot_ids == (0,)
     with pytest.raises(InvalidValue, match="2 buffers and 2 scalars"):
-        attrs.evolve(with_buffer, element_count_argument="scalar_u32")
+        attrs.evolve(
+            with_buffer,
+            element_count_argument="scalar_u32",
+            artifact=attrs.evolve(with_buffer.artifact, argument_count=3),
+        )
 
 
 def test_an_aliased_result_is_written_and_read() -> None:
