@@ -31,6 +31,7 @@ __all__ = [
     "ForkedProcess",
     "GraceExpired",
     "GraphError",
+    "InterfaceMissing",
     "InvalidArtifact",
     "InvalidBuffer",
     "InvalidEvent",
@@ -141,6 +142,10 @@ class InvalidBuffer(AccyError, ValueError):
 
 class ExchangeRefused(InvalidBuffer, BufferError):
     """An array cannot be taken from, or given to, another library as it is."""
+
+
+class InterfaceMissing(ExchangeRefused, AttributeError):
+    """An array does not offer a protocol: to who asks, as if it were not there."""
 
 
 class InvalidStream(AccyError, ValueError):

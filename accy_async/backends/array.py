@@ -6,8 +6,16 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
+from accy_async.backends import lending
 from accy_async.backends.collecting import is_collecting
-from accy_async.backends.handles import BufferAccess, BufferBinding, BufferHandle
+from accy_async.backends.handles import (
+    BufferAccess,
+    BufferBinding,
+    BufferHandle,
+    BufferOwnership,
+)
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidBuffer, InvalidType, InvalidValue
 
@@ -15,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from numpy.typing import NDArray
+
     from accy_async.backends.base import Backend
+    from accy_async.backends.exchange import Loan
 
 __all__ = ["DeviceArray", "array_byte_size"]
 
@@ -50,7 +61,15 @@ class DeviceArray:
         dtype: the element type.
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "dtype", "handle", "shape")
+    __slots__ = (
+        "__weakref__",
+        "_backend",
+        "_finalizer",
+        "_shown",
+        "dtype",
+        "handle",
+        "shape",
+    )
 
     def __init__(
         self,
@@ -62,9 +81,10 @@ class DeviceArray:
         self.handle = handle
         self.shape = shape
         self.dtype = dtype
-        self._finalizer = weakref.finalize(
-            self, _free, weakref.ref(backend.base), handle
-        )
+        self._backend = weakref.ref(backend.base)
+        # A loan to who was shown the CUDA array interface, and keeps the array.
+        self._shown: Loan | None = None
+        self._finalizer = weakref.finalize(self, _free, self._backend, handle)
         # At interpreter exit the device goes as a whole.
         self._finalizer.atexit = False
 
@@ -101,19 +121,117 @@ class DeviceArray:
         """True once the array has been freed."""
         return not self._finalizer.alive
 
-    def binding(self, access: BufferAccess | str = "read_write") -> BufferBinding:
+    def is_of(self, backend: Backend) -> bool:
+        """True where the array is this backend's."""
+        return self._backend() is backend.base
+
+    @property
+    def is_read_only(self) -> bool:
+        """True where it is another library's memory, not to be written to."""
+        return self.handle.is_read_only
+
+    @property
+    def is_borrowed(self) -> bool:
+        """True where it is another library's memory."""
+        return self.handle.ownership is BufferOwnership.EXTERNAL
+
+    def binding(self, access: BufferAccess | str | None = None) -> BufferBinding:
         """The array as a launch uses it; the binding keeps the array alive.
+
+        Args:
+            access: how it is used; read_write if left out, read_only where the array
+                is read-only.
 
         Raises:
             InvalidBuffer: it was freed.
+            InvalidValue: ``access`` writes, and the array is read-only.
         """
         if self.is_freed:
             raise InvalidBuffer(f"{self!r} cannot be bound: it was freed")
+        if access is None:
+            access = "read_only" if self.is_read_only else "read_write"
         return BufferBinding(handle=self.handle, access=access, owner=self)
 
     def free(self) -> None:
         """Free the array. Idempotent; never waits."""
         self._finalizer()
+
+    # What other libraries ask; see docs/interop.md.
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device type and index.
+
+        Raises:
+            ExchangeRefused: its memory is nothing that others could use.
+        """
+        return lending.device(self, self._lender())
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A DLPack capsule over the array's memory, which stays until it is given back.
+
+        Sync; never waits: on a GPU ``stream`` is made to wait for every use of the
+        array that was submitted. In host memory there is nothing that could wait:
+        the array must be idle, ``await session.wait_array(array)``.
+
+        Args:
+            stream: the consumer's stream, by its number: None or 1 for the legacy
+                default stream, 2 for the thread's, -1 to wait for nothing.
+            max_version: the newest DLPack that the consumer knows; (1, 0) or later for
+                a capsule that can say that memory is read-only.
+            dl_device: where the consumer wants it; the array's own device or None.
+            copy: True for the consumer to get a copy of its own.
+
+        Raises:
+            ExchangeRefused: one of these cannot be had (also a BufferError).
+            InvalidBuffer: the array was freed.
+        """
+        lender = self._lender()
+        return lending.capsule(self, lender, stream, max_version, dl_device, copy)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """The CUDA array interface, version 3. Who reads it keeps the array.
+
+        From then on the memory stays for as long as the array object does.
+
+        Raises:
+            InterfaceMissing: it is not on a GPU, or bf16 (also an AttributeError).
+            InvalidBuffer: the array was freed.
+        """
+        lender = self._lender()
+        interface = lending.interface(self, lender)
+        if self._shown is None:
+            self._shown = lender.lend_buffer(self.handle, None)
+        return interface
+
+    def __array__(
+        self, dtype: object = None, copy: bool | None = None
+    ) -> NDArray[np.generic]:
+        """A numpy array over the same memory; bf16 as uint16. Host memory only.
+
+        Raises:
+            ExchangeRefused: it is on a device, or in use there: await a download.
+            InvalidBuffer: the array was freed.
+        """
+        found = lending.numpy_view(self, self._lender())
+        if dtype is not None and found.dtype != np.dtype(dtype):  # type: ignore[call-overload]
+            if copy is False:
+                raise ValueError(f"{self!r} cannot be {dtype} without a copy")
+            return found.astype(dtype)  # type: ignore[call-overload,no-any-return]
+        return found.copy() if copy else found
+
+    def _lender(self) -> Backend:
+        backend = self._backend()
+        if backend is None or self.is_freed:
+            raise InvalidBuffer(f"{self!r} cannot be shared: it was freed")
+        return backend
 
     def __enter__(self) -> Self:
         return self

@@ -27,6 +27,7 @@ from accy_async.graph.prepared import (
     Binding,
     Memory,
     PreparedGraph,
+    adopt_bindings,
     check_bindings,
 )
 from accy_async.graph.progress import RunProgress
@@ -107,7 +108,7 @@ class GraphExecutive:
         """
         if not isinstance(plan, LaunchGraphPlan):
             raise InvalidType("start.plan", plan, "a LaunchGraphPlan")
-        bindings = {} if bindings is None else bindings
+        bindings = adopt_bindings(self._backend, plan, bindings or {})
         bound = check_bindings(self._backend, plan, bindings)
         _check_options(self._backend, plan, options)
         progress = RunProgress(
@@ -122,7 +123,7 @@ class GraphExecutive:
         run = Run(options.name or _title(plan), progress, cancel)
         self._runs.add(run)
         self._unstarted[run] = progress
-        job = _Job(run, plan, dict(bindings), bound, options, progress, scope, observer)
+        job = _Job(run, plan, bindings, bound, options, progress, scope, observer)
         group.start_soon(self._main, job)
         return run
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from accy_async.artifact.geometry import FixedLaunch
 from accy_async.artifact.parameters import check_buffer_sizes
+from accy_async.backends.adopting import adopt_array
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.handles import (
@@ -46,6 +47,7 @@ from accy_async.graph.nodes import (
     LaunchGraphNode,
     RuntimeScalar,
 )
+from accy_async.interop.foreign import is_foreign
 
 if TYPE_CHECKING:
     from accy_async.artifact.entry import KernelCallArtifact
@@ -56,7 +58,14 @@ if TYPE_CHECKING:
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
 
-__all__ = ["Action", "Binding", "Memory", "PreparedGraph", "check_bindings"]
+__all__ = [
+    "Action",
+    "Binding",
+    "Memory",
+    "PreparedGraph",
+    "adopt_bindings",
+    "check_bindings",
+]
 
 Action = Callable[[StreamHandle | None, "Guard | None"], int]
 """Submits one node to a stream; returns its position there."""
@@ -65,6 +74,33 @@ Binding = DeviceArray | BufferBinding | BufferHandle | EventHandle | object
 """What a slot or an external event is bound to; host slots take numpy arrays."""
 
 Memory = BufferHandle | np.ndarray
+
+_OURS = (DeviceArray, BufferBinding, BufferHandle, EventHandle)
+
+
+def adopt_bindings(
+    backend: Backend, plan: LaunchGraphPlan, bindings: Mapping[str, Binding]
+) -> dict[str, Binding]:
+    """The bindings, with arrays of other libraries as device arrays over their memory.
+
+    Raises:
+        ExchangeRefused: one cannot be taken as it is.
+    """
+    adopted = dict(bindings)
+    if backend.exchange_device is None:
+        return adopted
+    known: dict[int, DeviceArray] = {}
+    for slot in plan.slots:
+        given = adopted.get(slot.name)
+        if isinstance(slot, HostSlot) or isinstance(given, _OURS):
+            continue
+        if is_foreign(given):
+            # One array bound to two slots is one memory for both.
+            if id(given) not in known:
+                where = f"bindings[{slot.name!r}]"
+                known[id(given)] = adopt_array(backend, given, what=where)
+            adopted[slot.name] = known[id(given)]
+    return adopted
 
 
 def check_bindings(
@@ -133,6 +169,10 @@ def _bind(
         raise InvalidType(where, given, "a DeviceArray, BufferBinding or BufferHandle")
     if why := backend.foreign(handle):
         raise LaunchArgumentMismatch(f"{where}: the buffer {why}")
+    if handle.is_read_only and plan.is_written(slot.name):
+        raise LaunchArgumentMismatch(
+            f"{where}: the plan writes it, and the array is read-only"
+        )
     if handle.byte_size < slot.byte_size:
         raise LaunchArgumentMismatch(
             f"{where}: {handle.byte_size} bytes, expected at least {slot.byte_size}"

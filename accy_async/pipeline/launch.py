@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio.lowlevel
 import attrs
@@ -11,12 +11,15 @@ import attrs
 from accy_async.artifact.entry import KernelCallRegistry
 from accy_async.artifact.formats import ArtifactFormat, artifact_format
 from accy_async.artifact.parameters import check_buffer_sizes
+from accy_async.backends.adopting import adopt_array
+from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.handles import BufferBinding, Handle, StreamHandle
 from accy_async.backends.launch import LaunchRequest
 from accy_async.backends.loading import load_entry
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
+from accy_async.interop.foreign import is_foreign
 from accy_async.pipeline.intermediates import (
     allocate_bindings,
     check_intermediates,
@@ -29,15 +32,44 @@ from accy_async.pipeline.resolved import (
     StageLaunch,
     resolve_pipeline,
 )
-from accy_async.values import enum, instances, optional, text, to_tuple, tuple_of
+from accy_async.values import (
+    enum,
+    field_name,
+    instances,
+    optional,
+    text,
+    to_tuple,
+    tuple_of,
+)
 
 if TYPE_CHECKING:
+    from attrs import Attribute
+
     from accy_async.backends.base import Backend
     from accy_async.backends.launch import PreparedLaunch
 
 __all__ = ["PipelineLaunch", "launch_pipeline", "submit_pipeline"]
 
-_BINDINGS = tuple_of(BufferBinding, expected="BufferBinding values")
+
+def _buffers(value: Iterable[Any]) -> tuple[Any, ...]:
+    """Converter: device arrays as bindings; arrays of other libraries as they are."""
+    given: object = to_tuple(value)
+    if not isinstance(given, tuple):
+        return cast("tuple[Any, ...]", given)  # the validator refuses it
+    return tuple(
+        one.binding() if isinstance(one, DeviceArray) else one for one in given
+    )
+
+
+def _check_buffers(instance: object, attribute: Attribute[Any], value: object) -> None:
+    """An attrs validator: what `_buffers` takes."""
+    name = field_name(instance, attribute)
+    expected = "a sequence of BufferBinding values, or of arrays"
+    if not isinstance(value, tuple):
+        raise InvalidType(name, value, expected)
+    for index, one in enumerate(value):
+        if not isinstance(one, BufferBinding) and not is_foreign(one):
+            raise InvalidType(f"{name}[{index}]", one, "a BufferBinding or an array")
 
 
 def _intermediates(
@@ -68,8 +100,9 @@ class PipelineLaunch:
         pipeline: the chain.
         registry: where its kernels are found.
         format: the artifact format to take from it.
-        operands: the buffers it reads.
-        results: the buffers it writes.
+        operands: the buffers it reads: bindings, device arrays, or arrays of other
+            libraries, which every launch adopts anew (see `Session.adopt`).
+        results: the buffers it writes, likewise.
         runtime_scalar_arguments: its scalars.
         intermediates: the caller's scratch buffers, or None for the launch to
             allocate its own.
@@ -86,10 +119,14 @@ class PipelineLaunch:
         converter=artifact_format, validator=enum(ArtifactFormat)
     )
     operands: tuple[BufferBinding, ...] = attrs.field(
-        default=(), converter=to_tuple, validator=_BINDINGS
+        default=(),
+        converter=_buffers,
+        validator=_check_buffers,
     )
     results: tuple[BufferBinding, ...] = attrs.field(
-        default=(), converter=to_tuple, validator=_BINDINGS
+        default=(),
+        converter=_buffers,
+        validator=_check_buffers,
     )
     runtime_scalar_arguments: tuple[ScalarArgument, ...] = attrs.field(
         default=(),
@@ -106,6 +143,33 @@ class PipelineLaunch:
         default=None, validator=optional(instances(StreamHandle))
     )
     diagnostic_id: str | None = attrs.field(default=None, validator=optional(text()))
+
+    def bound_on(self, backend: Backend) -> PipelineLaunch:
+        """The launch with arrays of other libraries adopted; itself if it has none.
+
+        Raises:
+            ExchangeRefused: one cannot be taken as it is.
+        """
+        if all(isinstance(one, BufferBinding) for one in self.operands + self.results):
+            return self
+        known: dict[int, DeviceArray] = {}
+
+        def bind(field: str, given: tuple[object, ...]) -> tuple[object, ...]:
+            bound = []
+            for index, one in enumerate(given):
+                if not isinstance(one, BufferBinding):
+                    if id(one) not in known:
+                        where = f"{field}[{index}]"
+                        known[id(one)] = adopt_array(backend, one, what=where)
+                    one = known[id(one)].binding()
+                bound.append(one)
+            return tuple(bound)
+
+        return attrs.evolve(
+            self,
+            operands=bind("operands", self.operands),
+            results=bind("results", self.results),
+        )
 
 
 @attrs.frozen(eq=False)
@@ -164,6 +228,7 @@ async def launch_pipeline(
     if request.artifacts is not None and request.intermediates is not None:
         _submit_all(backend, request, request.artifacts)
         return
+    request = request.bound_on(backend)
     prepared = _prepare(backend, request)
     if not prepared.is_empty:
         await _launch_owning(backend, request, prepared, grace_s)
@@ -229,6 +294,10 @@ def _check_bindings(backend: Backend, request: PipelineLaunch) -> None:
                 raise LaunchArgumentMismatch(
                     f"pipeline {pipeline.target!r}: {what}[{number}]: buffer "
                     f"{binding.handle.id} {why}"
+                )
+            if what == "results" and binding.handle.is_read_only:
+                raise LaunchArgumentMismatch(
+                    f"pipeline {pipeline.target!r}: results[{number}] is read-only"
                 )
     if request.stream is not None and (why := backend.foreign(request.stream)):
         raise LaunchArgumentMismatch(
@@ -314,7 +383,10 @@ def _submit_all(
         _check_pool(backend, request, pool)
     launches = pool.launches.get(request)
     if launches is None:
-        launches = pool.launches[request] = _prepare_all(backend, request, pool)
+        bound = request.bound_on(backend)
+        launches = _prepare_all(backend, bound, pool)
+        if bound is request:  # else what it has is to be adopted anew each time
+            pool.launches[request] = launches
     backend.submit_launches(launches, request.stream)
 
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from accy_async.observe.protocol import Observer
 
-from accy_async.session.arrays import SessionArrays
 from accy_async.session.compiling import SessionCompiler
 from accy_async.session.core import harmless
 from accy_async.session.launches import SessionLaunches
+from accy_async.session.sharing import SessionSharing
 from accy_async.session.streams import SessionStreams
 
 __all__ = ["DEFAULT_MAX_IN_FLIGHT", "Session", "open_session"]
@@ -121,7 +121,7 @@ async def open_session(
     await session._leave(primary, interrupt)  # noqa: SLF001
 
 
-class Session(SessionStreams, SessionArrays, SessionCompiler, SessionLaunches):
+class Session(SessionStreams, SessionSharing, SessionCompiler, SessionLaunches):
     """A device and what was made on it; `open_session` makes one.
 
     Attributes:

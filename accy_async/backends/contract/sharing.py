@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, cast
 
+from accy_async.backends.contract.core import advance
 from accy_async.backends.contract.memory import Memory
 from accy_async.backends.contract.streams import Streams
 from accy_async.backends.exchange import Arrival, Loan, end_loans, watch_loans
@@ -216,6 +217,24 @@ class Sharing(Streams, Memory):
                     self._follow_stream(exchange, state)
             resource.touch(exchange.timeline, exchange.timeline.submitted)
         return self._stream_number(exchange)
+
+    def copy_for_loan(self, buffer: BufferHandle) -> BufferHandle:
+        """A copy of a buffer, under way on an exchange stream behind every use.
+
+        Raises:
+            OutOfMemory: no room.
+        """
+        copy = self.allocate_buffer(buffer.byte_size)
+        with self._lock:
+            source, target = self._table.get(buffer), self._table.get(copy)
+            users = self._users(source)
+            exchange = self._open_exchange()
+            for state in users:
+                if state is not exchange:
+                    self._follow_stream(exchange, state)
+            position = advance(exchange, source, target)
+            self._copy(exchange, position, source, target, buffer.byte_size, None)
+        return copy
 
     def is_buffer_idle(self, buffer: BufferHandle) -> bool:
         """True where every use of a buffer that was submitted is done."""
