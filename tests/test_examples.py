@@ -13,6 +13,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SAYS = {
     "cancel_safely": ["given up: True", "nothing is left of it: True"],
+    "from_cupy": [""],
+    "from_numba": [""],
+    "from_triton": [""],
     "graph_diamond": ["join: finished", "7 nodes on 4 streams, right"],
     "graph_pipeline": ["speeds[1] sums_scan: finished", "right to the bit"],
     "graph_service": ["20 answered, 20 given up", "left of the service: 0 objects"],
@@ -21,6 +24,10 @@ SAYS = {
     "many_streams": ["task 7: right", "launches=32"],
     "own_kernel": ["relu(2 x + y) for 1000 values: right"],
     "scan_pipeline": ["the sum of 100000 values", "'buffers': 0"],
+    "share_arrays": [
+        "the last of 100000 is 100000",
+        "[1.0, 2.0, 3.0, 4.0], and 1 buffer",
+    ],
     "service_lifespan": ["answer: b'1048576'", "left of the request: 0"],
 }
 

@@ -8,6 +8,7 @@ to take memory that others own, and to lend out their own.
 from accy_async.interop.dlpack import ImportedTensor, Tensor, make_capsule, take_capsule
 from accy_async.interop.foreign import ForeignArray, describe, device_of, is_foreign
 from accy_async.interop.interface import make_interface, read_interface
+from accy_async.interop.kernels import cupy_kernel, numba_kernel, triton_kernel
 from accy_async.interop.streams import NativeStream, stream_number
 
 __all__ = [
@@ -15,12 +16,15 @@ __all__ = [
     "ImportedTensor",
     "NativeStream",
     "Tensor",
+    "cupy_kernel",
     "describe",
     "device_of",
     "is_foreign",
     "make_capsule",
     "make_interface",
+    "numba_kernel",
     "read_interface",
     "stream_number",
     "take_capsule",
+    "triton_kernel",
 ]

@@ -301,6 +301,7 @@ class Sharing(Streams, Memory):
                     exchange = self._open_exchange()
                     self._follow(exchange, exchange.timeline.advance(), None)
                     self._arrive(buffer, exchange)
+                    self._table.renew_epoch()  # launches look for what has to arrive
                     self._notice(exchange, exchange.timeline.submitted)
                 line.complete(line.submitted)
             self._after_loan()

@@ -1,0 +1,1 @@
+"""Measurements on NVIDIA GPUs, each beside its peers in one run."""
