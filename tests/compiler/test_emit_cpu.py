@@ -237,13 +237,18 @@ def _grow(dtype: DType, pairs: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pai
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I32, DType.U16], ids=str)
 def test_random_expressions_are_numpys_to_the_bit(dtype: DType) -> None:
+    check_random_expressions(dtype)
+
+
+def check_random_expressions(dtype: DType, *, constants: bool = True) -> None:
+    """Compare what expressions of two inputs, and a constant, compute."""
     inputs = samples(dtype, 60), samples(dtype, 60)[::-1].copy()
-    start = st.sampled_from(
-        [
-            *((f"in{i}", values) for i, values in enumerate(inputs)),
-            (3, np.full_like(inputs[0], 3)),
-        ]
-    )
+    leaves: list[tuple[str | int, Array]] = [
+        (f"in{i}", values) for i, values in enumerate(inputs)
+    ]
+    if constants:
+        leaves.append((3, np.full_like(inputs[0], 3)))
+    start = st.sampled_from(leaves)
 
     def leaf(given_leaf: tuple[str | int, Array]) -> Pair:
         named, values = given_leaf

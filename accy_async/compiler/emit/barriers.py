@@ -18,19 +18,16 @@ from collections.abc import Iterable
 import attrs
 
 from accy_async.compiler.form import (
-    Assert,
-    Assign,
-    Declare,
     Expression,
     For,
     If,
     Kernel,
-    Let,
     Load,
     Region,
     Statement,
     Store,
 )
+from accy_async.compiler.form.traversal import evaluated_by, every_statement
 
 __all__ = ["BarrierPlan", "plan_barriers"]
 
@@ -45,8 +42,8 @@ class BarrierPlan:
     Attributes:
         before: ahead of the statement, its conditions and bounds.
         within: between a region's limit and its body.
-        through_buffers: whether threads of a block read in buffers what others of
-            it wrote.
+        through_buffers: whether threads of a block come, in buffers, upon what
+            others of it wrote.
     """
 
     before: frozenset[int]
@@ -100,7 +97,7 @@ class _Planner:
         return touched
 
     def _statement(self, statement: Statement, touched: _Touched) -> _Touched:
-        head = self._reads(_expressions(statement))
+        head = self._reads(evaluated_by(statement))
         touched = self._meet(statement, touched, head, self.before)
         match statement:
             case If():
@@ -129,24 +126,17 @@ class _Planner:
         if not meeting:
             return touched | next_
         where.add(id(statement))
-        self.through_buffers |= _BUFFERS in meeting
+        written = touched.writes & (next_.reads | next_.writes)
+        self.through_buffers |= _BUFFERS in written
         return next_
 
     def _inside(self, body: Iterable[Statement]) -> _Touched:
         """All that the threads of a region touch."""
         touched = _Touched()
-        for statement in body:
-            touched |= self._reads(_expressions(statement))
-            match statement:
-                case Store(array=array):
-                    touched |= _Touched(writes=frozenset({self._piece(array)}))
-                case If():
-                    touched |= self._inside(statement.then)
-                    touched |= self._inside(statement.otherwise)
-                case For():
-                    touched |= self._inside(statement.body)
-                case _:
-                    pass
+        for statement in every_statement(body):
+            touched |= self._reads(evaluated_by(statement))
+            if isinstance(statement, Store):
+                touched |= _Touched(writes=frozenset({self._piece(statement.array)}))
         return touched
 
     def _reads(self, expressions: Iterable[Expression]) -> _Touched:
@@ -160,20 +150,3 @@ class _Planner:
 
     def _piece(self, array: str) -> str:
         return array if array in self._shared else _BUFFERS
-
-
-def _expressions(statement: Statement) -> list[Expression]:
-    """What a statement evaluates itself, without the statements in it."""
-    match statement:
-        case Let() | Declare() | Assign():
-            return [statement.value]
-        case Store():
-            return [statement.index, statement.value]
-        case If() | Assert():
-            return [statement.condition]
-        case For():
-            return [statement.begin, statement.end]
-        case Region(limit=limit):
-            return [] if limit is None else [limit]
-        case _:
-            raise AssertionError(f"no rule for {type(statement).__name__}")

@@ -1,0 +1,115 @@
+"""Kernels in CUDA C++, for NVRTC or nvcc.
+
+The interface is that of the PTX emitter: a kernel is an ``extern "C"`` function of its
+own name, whose parameters are the buffers' addresses and then the scalars, each of its
+own size. Float operations are written with their rounding (``__fadd_rn``), so that no
+option of the compiler fuses or relaxes them; only ``--ftz`` must stay off, as it is by
+default. exp, log and tanh are CUDA's. A failed assertion calls ``__assertfail``, as
+CUDA's own ``assert`` does: the driver prints the code, and the context is lost.
+
+The text includes nothing, so NVRTC needs no headers for it.
+
+Source: CUDA C++ Programming Guide, 19 (mathematical functions); CUDA Math API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from accy_async.compiler.emit.text.dialect import CUDA
+from accy_async.compiler.emit.text.keywords import check_kernels
+from accy_async.compiler.emit.text.operations import Operations
+from accy_async.compiler.emit.text.printer import KernelPrinter
+from accy_async.compiler.form import Kernel
+from accy_async.dtypes import DType
+
+__all__ = ["emit_cuda"]
+
+_HEAD = """\
+typedef signed char int8;
+typedef unsigned char uint8;
+typedef short int16;
+typedef unsigned short uint16;
+typedef unsigned int uint;
+typedef long long int64;
+typedef unsigned long long uint64;"""
+_ASSERT = """\
+extern "C" __device__ void __assertfail(
+    const void *message, const void *file, unsigned line, const void *function,
+    decltype(sizeof(0)) char_size);"""
+
+
+def emit_cuda(kernels: Sequence[Kernel]) -> str:
+    """Kernels as one text.
+
+    Args:
+        kernels: at least one, each with a name of its own.
+
+    Returns:
+        The text, the same for the same arguments.
+
+    Raises:
+        InvalidValue: no kernel, two of one name, or a name that C++ keeps.
+    """
+    check_kernels(kernels, "CUDA C++")
+    operations = Operations(CUDA)
+    printers = [_CudaPrinter(kernel, CUDA, operations) for kernel in kernels]
+    parts = [printer.text() for printer in printers]
+    head = [_HEAD]
+    if any(printer.asserts for printer in printers):
+        head.append(_ASSERT)
+    return "\n\n".join([*head, *operations.helpers.text(), *parts]) + "\n"
+
+
+class _CudaPrinter(KernelPrinter):
+    stops = False
+
+    def text(self) -> str:
+        kernel = self.kernel
+        parameters = ", ".join(self._parameters())
+        lines = [
+            f'extern "C" __global__ void __launch_bounds__({kernel.threads})',
+            f"{kernel.name}({parameters}) {{",
+        ]
+        for array in kernel.shared:
+            kind, name = CUDA.element(array.dtype), self.names.of(array.name)
+            lines.append(f"    __shared__ __align__(16) {kind} {name}[{array.length}];")
+        lines.append(f"    const uint thread_index = {self._linear()};")
+        for scalar in kernel.scalars:
+            if self._is_narrow(scalar.dtype):
+                kind = self.operations.register(scalar.dtype)
+                name = self.names.of(scalar.name)
+                value = f"{name}given"
+                if scalar.dtype is DType.BOOL:
+                    value = f"{value} != 0"
+                lines.append(f"    const {kind} {name} = {value};")
+        return "\n".join([*lines, *self.body(), "}"])
+
+    def barrier(self) -> str:
+        return "__syncthreads();"
+
+    def fail(self, code: int) -> list[str]:
+        place = f'"accy_async kernel", {code}, "{self.kernel.name}", 1'
+        return [f'__assertfail("code {code}", {place});']
+
+    def _parameters(self) -> Iterator[str]:
+        for buffer in self.kernel.buffers:
+            constant = "const " if buffer.access == "read_only" else ""
+            kind, name = CUDA.element(buffer.dtype), self.names.of(buffer.name)
+            yield f"{constant}{kind} *{name}"
+        for scalar in self.kernel.scalars:
+            kind, name = CUDA.element(scalar.dtype), self.names.of(scalar.name)
+            yield (
+                f"{kind} {name}given"
+                if self._is_narrow(scalar.dtype)
+                else f"{kind} {name}"
+            )
+
+    def _is_narrow(self, dtype: DType) -> bool:
+        return CUDA.element(dtype) != CUDA.register(dtype)
+
+    def _linear(self) -> str:
+        x, y, _ = self.kernel.threadgroup
+        if self.kernel.threads == x:
+            return "threadIdx.x"
+        return f"threadIdx.x + {x}u * (threadIdx.y + {y}u * threadIdx.z)"

@@ -1,0 +1,58 @@
+"""Going through all of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from accy_async.compiler.form.expressions import Expression
+from accy_async.compiler.form.kernel import Kernel
+from accy_async.compiler.form.statements import (
+    Assert,
+    Assign,
+    Declare,
+    For,
+    If,
+    Let,
+    Region,
+    Statement,
+    Store,
+)
+
+__all__ = ["evaluated_by", "every_expression", "every_statement"]
+
+
+def evaluated_by(statement: Statement) -> list[Expression]:
+    """What a statement evaluates itself, without the statements in it."""
+    match statement:
+        case Let() | Declare() | Assign():
+            return [statement.value]
+        case Store():
+            return [statement.index, statement.value]
+        case If() | Assert():
+            return [statement.condition]
+        case For():
+            return [statement.begin, statement.end]
+        case Region(limit=limit):
+            return [] if limit is None else [limit]
+        case _:
+            raise AssertionError(f"no rule for {type(statement).__name__}")
+
+
+def every_statement(body: Iterable[Statement]) -> Iterator[Statement]:
+    """The statements of a body and those in them, in order."""
+    for statement in body:
+        yield statement
+        match statement:
+            case If(then=then, otherwise=otherwise):
+                yield from every_statement((*then, *otherwise))
+            case For(body=inner) | Region(body=inner):
+                yield from every_statement(inner)
+            case _:
+                pass
+
+
+def every_expression(kernel: Kernel) -> Iterator[Expression]:
+    """All that a kernel evaluates, each expression before its parts."""
+    for statement in every_statement(kernel.body):
+        for expression in evaluated_by(statement):
+            yield from expression.walk()

@@ -1,0 +1,14 @@
+"""What the tests on Vulkan devices share: they are skipped, with the reason, without."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.vulkan import harness
+
+
+@pytest.fixture(scope="session", autouse=True)
+def needs_a_device() -> None:
+    reason = harness.unavailable()
+    if reason:
+        pytest.skip(f"no Vulkan: {reason}")
