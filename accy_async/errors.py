@@ -18,7 +18,7 @@ Strategy, so that a handler knows what to catch:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 __all__ = [
     "AccyError",
@@ -49,6 +49,7 @@ __all__ = [
     "ReadBufferDestinationTooSmall",
     "RuntimeUnavailable",
     "SessionClosed",
+    "Suspect",
     "UnsupportedOperation",
 ]
 
@@ -215,6 +216,26 @@ class PassFailed(AccyError):
     """A preparation pass failed."""
 
 
+class Suspect(NamedTuple):
+    """A launch that may have caused an error.
+
+    Attributes:
+        node: the graph node or diagnostic id, or None.
+        kernel: the kernel's entry name.
+        stream: the id of its stream, None for the default stream.
+    """
+
+    node: str | None
+    kernel: str
+    stream: int | None
+
+    def __str__(self) -> str:
+        where = "the default stream" if self.stream is None else f"stream {self.stream}"
+        if self.node is None:
+            return f"kernel {self.kernel} on {where}"
+        return f"{self.node} (kernel {self.kernel} on {where})"
+
+
 class DeviceError(AccyError, RuntimeError):
     """The device reported an error while running submitted work.
 
@@ -227,6 +248,8 @@ class DeviceError(AccyError, RuntimeError):
         message: what went wrong, without these facts.
         is_consequence: True where an earlier error of the same stream or
             context caused this one; ``__cause__`` is then that error.
+        suspects: where the device does not say who caused it, the launches that may
+            have, in order on each stream; with a single one, the error names it.
     """
 
     def __init__(
@@ -239,7 +262,9 @@ class DeviceError(AccyError, RuntimeError):
         kernel: str | None = None,
         stream: int | None = None,
         is_consequence: bool = False,
+        suspects: tuple[Suspect, ...] = (),
     ) -> None:
+        self.suspects = suspects
         self.code = code
         self.call = call
         self.node = node
@@ -270,7 +295,15 @@ class DeviceError(AccyError, RuntimeError):
             kernel=self.kernel,
             stream=self.stream,
             is_consequence=self.is_consequence,
+            suspects=self.suspects,
         )
+
+    def consequence(self) -> Self:
+        """The same error for what it took along, with its cause or itself as cause."""
+        error = self.copy()
+        error.is_consequence = True
+        error.__cause__ = self.__cause__ or self
+        return error
 
 
 class DeviceLost(DeviceError):

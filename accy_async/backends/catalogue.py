@@ -38,8 +38,16 @@ class BackendStatus:
         return self.capabilities is not None
 
 
-def open_backend(name: str = "auto", *, grace_s: float = DEFAULT_GRACE_S) -> Backend:
+def open_backend(
+    name: str = "auto", *, grace_s: float = DEFAULT_GRACE_S, debug: bool = False
+) -> Backend:
     """Open a backend by name; ``auto`` takes the best that runs here.
+
+    Args:
+        name: one of `BACKEND_NAMES`.
+        grace_s: how long cleanup waits for the device, in seconds.
+        debug: True to have a GPU wait for each launch, so that an error names the one
+            that caused it; other backends always know.
 
     Raises:
         InvalidValue: there is no backend of that name.
@@ -57,12 +65,12 @@ def open_backend(name: str = "auto", *, grace_s: float = DEFAULT_GRACE_S) -> Bac
     if name == "cuda":
         from accy_async.backends.cuda import CudaBackend
 
-        return CudaBackend(grace_s=grace_s)
+        return CudaBackend(grace_s=grace_s, debug=debug)
     if name == "auto":
         reasons = []
         for candidate in _PREFERENCE:
             try:
-                return open_backend(candidate, grace_s=grace_s)
+                return open_backend(candidate, grace_s=grace_s, debug=debug)
             except AccyError as error:
                 reasons.append(f"{candidate}: {error}")
         raise BackendUnavailable("no backend can run here; " + "; ".join(reasons))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from accy_async.backends.guards import Guard, GuardOf
     from accy_async.backends.handles import Handle
     from accy_async.backends.hostmemory import HostMemory
+    from accy_async.backends.journal import Journal
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
     from accy_async.backends.resources import Resource
     from accy_async.backends.timeline import Timeline
@@ -33,9 +34,12 @@ class StreamState:
 
     ``id`` is the stream's, None for the default stream. ``is_lent`` is True once
     another library may submit to it, ``is_borrowed`` where it is another's own.
+    ``journal`` has the last launches, where the device does not say whose fault its
+    errors are.
     """
 
     id: int | None = None
+    journal: Journal | None = None
     is_lent = False
     is_borrowed = False
 

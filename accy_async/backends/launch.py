@@ -9,6 +9,7 @@ import attrs
 from accy_async.artifact.geometry import FixedLaunch
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.handles import BufferBinding, LoadedArtifact, StreamHandle
+from accy_async.backends.journal import Label
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.values import instances, optional, text, tuple_of
@@ -105,6 +106,7 @@ class PreparedLaunch:
         loaded: the kernel's handle.
         resources: every object that it uses.
         payload: the arguments in the backend's own form.
+        label: what errors call it.
         has_blocks: False for a grid of no blocks, which is a no-op.
         owner: the table of the backend that made it; others refuse it.
         bound: the launch on the stream that it was submitted to last.
@@ -115,6 +117,7 @@ class PreparedLaunch:
         "artifact",
         "bound",
         "has_blocks",
+        "label",
         "loaded",
         "others",
         "owner",
@@ -137,6 +140,7 @@ class PreparedLaunch:
         self.others: dict[StreamState, BoundLaunch] | None = None
         self.artifact = artifact
         self.loaded = request.loaded
+        self.label = Label(request.diagnostic_id, request.artifact.kernel_name)
         self.payload = payload
         self.has_blocks = request.geometry.block_count > 0
         self.resources = tuple(

@@ -61,6 +61,11 @@ class Timeline:
         """True where everything submitted has completed."""
         return self.completed >= self.submitted
 
+    @property
+    def reached(self) -> int:
+        """The position up to which the device is known to have come."""
+        return self.completed
+
     def has_reached(self, position: int) -> bool:
         """True where everything up to ``position`` is done."""
         return self.completed >= position

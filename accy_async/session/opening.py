@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from accy_async.backends.catalogue import open_backend
 from accy_async.backends.cleanup import overtake, raise_together
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import (
+    DeviceLost,
     GraceExpired,
     InvalidType,
     InvalidValue,
@@ -50,6 +51,7 @@ async def open_session(
     max_streams: int | None = None,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     observer: Observer | None = None,
+    debug: bool = False,
 ) -> AsyncIterator[Session]:
     """Open a session on a device, and close it on the way out.
 
@@ -69,9 +71,12 @@ async def open_session(
             waits for the oldest; and operations that all graph runs together may
             have in flight.
         observer: told of every run, load, upload and download; None costs nothing.
+        debug: True to have a GPU wait for each launch where it is submitted, so that
+            an error names the launch that caused it; other devices always know.
 
     Raises:
-        InvalidValue: no such backend, or a number out of range.
+        InvalidValue: no such backend, or a number out of range; or ``debug`` for an
+            open backend, which was to be opened with it.
         BackendUnavailable: it cannot run here.
         DeviceError: on leaving: work that nobody awaited failed.
         ExceptionGroup: the block and its cleanup failed, or the cleanup failed
@@ -84,12 +89,16 @@ async def open_session(
     _check_number("max_in_flight", max_in_flight, 1)
     is_owned = not isinstance(backend, Backend)
     if isinstance(backend, Backend):
+        if debug:
+            raise InvalidValue(
+                "open_session.debug", debug, "False: open the backend with debug=True"
+            )
         device = backend
     elif backend in _OPENED_AT_ONCE:
         device = open_backend(backend, grace_s=DEFAULT_GRACE_S)
     else:  # a driver may take its time
         device = await run_abandonable(
-            lambda: open_backend(backend, grace_s=DEFAULT_GRACE_S),
+            lambda: open_backend(backend, grace_s=DEFAULT_GRACE_S, debug=debug),
             lambda late: late.close(),
             name=f"open {backend}",
         )
@@ -183,7 +192,8 @@ class Session(SessionStreams, SessionSharing, SessionCompiler, SessionLaunches):
         if settled is not None and not isinstance(settled, SettleTimeout):
             errors.insert(0, settled)
         errors += self._runs.unobserved_errors()
-        if settled is None and (lost := backend.untold_loss()) is not None:
+        lost = backend.untold_loss() if settled is None else None
+        if lost is not None and not _tells_of(lost, (primary, *errors)):
             errors.insert(0, lost)
         if interrupt is not None:
             primary = overtake(primary, interrupt, errors)
@@ -225,6 +235,17 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
                 yield from _leaves(error)
             else:
                 yield error
+
+
+def _tells_of(lost: DeviceLost, errors: Iterable[BaseException | None]) -> bool:
+    """True where one of the errors is, or holds, this loss of the device."""
+    for error in errors:
+        if isinstance(error, BaseExceptionGroup):
+            if _tells_of(lost, error.exceptions):
+                return True
+        elif isinstance(error, DeviceLost) and error.__cause__ is lost.__cause__:
+            return True
+    return False
 
 
 def _check_number(name: str, value: float | None, minimum: float) -> None:

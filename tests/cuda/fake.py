@@ -161,6 +161,10 @@ class FakeDriver:
         ctypes.c_uint64.from_address(int(address)).value = value
         return ()
 
+    def _cuMemPoolGetAttribute(self, pool: Any, attribute: Any) -> tuple[int]:
+        del pool, attribute
+        return (0,)
+
     def _cuModuleLoadDataEx(self, *arguments: Any) -> tuple[int]:
         del arguments
         return (self._handle(),)

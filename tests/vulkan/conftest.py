@@ -1,4 +1,4 @@
-"""What the tests on Vulkan devices share: they are skipped, with the reason, without."""
+"""What the tests on Vulkan devices share: they are skipped, saying why, without."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from accy_async.backends.hooks import BackendHooks, EventState, StreamState
 from accy_async.backends.lifetimes import Reaper, ResourceTable
 from accy_async.backends.origins import Origin
 from accy_async.backends.resources import Resource
+from accy_async.backends.suspects import accuse
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError, DeviceLost, ForkedProcess, SessionClosed
 
@@ -87,23 +88,39 @@ class BackendCore(BackendHooks):
             raise SessionClosed(f"{call}: the backend is closed")
         if self._lost is not None:
             self._is_loss_told = True
-            raise self._lost.copy() from self._lost.__cause__
+            raise self._lost.consequence()
 
-    def _lose(self, cause: DeviceError) -> None:
-        """The device is gone: end every wait, free everything, refuse all calls."""
-        lost = DeviceLost(
-            f"the device is lost: {cause.message}",
-            code=cause.code,
-            call=cause.call,
-            node=cause.node,
-            kernel=cause.kernel,
-            stream=cause.stream,
-        )
-        lost.__cause__ = cause
-        self._lost = lost
-        for timeline in self._timelines():
-            timeline.lose(lost)
+    def _lose(self, found: DeviceError) -> DeviceLost:
+        """The device is gone: end every wait, free everything, refuse all calls.
+
+        Args:
+            found: how that showed; where it names nobody, those who may have caused
+                it are looked for.
+
+        Returns:
+            What every later call raises; that of the first loss, where there are two.
+        """
+        with self._lock:
+            if self._lost is not None:
+                return self._lost
+            streams = self._every_stream()
+            cause = accuse(found, streams)
+            lost = self._lost = DeviceLost(
+                f"the device is lost: {cause.message}",
+                code=cause.code,
+                call=cause.call,
+                node=cause.node,
+                kernel=cause.kernel,
+                stream=cause.stream,
+                suspects=cause.suspects,
+            )
+            lost.__cause__ = cause
+        for state in streams:
+            if state.journal is not None:
+                state.journal.clear()
+            state.timeline.lose(lost)
         self._table.lose()
+        return lost
 
     def _keep_unless_closed(self, resource: Resource) -> Handle:
         """The handle of a new object, destroyed if the backend closed meanwhile."""
@@ -129,20 +146,26 @@ class BackendCore(BackendHooks):
         with self._lock:
             self._notice(state, state.timeline.advance())
 
-    def _timelines(self) -> list[Timeline]:
-        streams = [
-            cast("StreamState", resource.payload)
-            for resource in (*self._table.retired(), *reversed(self._table.living()))
-            if resource.kind is ObjectKind.STREAM
+    def _every_stream(self) -> list[StreamState]:
+        """The default stream, those for exchange, and all others not freed yet."""
+        return [
+            self._default,
+            *self._exchange,
+            *(
+                cast("StreamState", resource.payload)
+                for resource in (
+                    *self._table.retired(),
+                    *reversed(self._table.living()),
+                )
+                if resource.kind is ObjectKind.STREAM
+            ),
         ]
+
+    def _timelines(self) -> list[Timeline]:
         for state in (self._default, *self._streams_by_id.values()):
             if state.is_lent:
                 self._cover(state)
-        return [
-            self._default.timeline,
-            *(state.timeline for state in self._exchange),
-            *(state.timeline for state in streams),
-        ]
+        return [state.timeline for state in self._every_stream()]
 
 
 def admit(state: StreamState, resources: Iterable[Resource | None]) -> None:

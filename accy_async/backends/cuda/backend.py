@@ -12,7 +12,8 @@ from accy_async.artifact.formats import BackendKind
 from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.copies import CudaCopies
-from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, check
+from accy_async.backends.cuda.debugging import SynchronousDriver
+from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, driver_error
 from accy_async.backends.cuda.exchange import CudaExchange
 from accy_async.backends.cuda.geometry import allow_geometry, launch_config
 from accy_async.backends.cuda.hub import Hub
@@ -27,6 +28,7 @@ from accy_async.backends.cuda.objects import CudaEvent, CudaStream, LaunchArgume
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
+from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.resources import Resource
 from accy_async.backends.timeline import Mark
 from accy_async.errors import AccyError, DeviceError
@@ -61,6 +63,8 @@ class CudaBackend(CudaCopies, CudaExchange):
         grace_s: how long cleanup waits for the device, in seconds.
         memory_limit_bytes: what all buffers may take together; None for no limit
             but the device's.
+        debug: True to wait for each operation where it is submitted, so that an error
+            names the very launch that caused it. Submitting then blocks.
 
     Raises:
         BackendUnavailable: no driver or no device; the message says what to do.
@@ -76,9 +80,13 @@ class CudaBackend(CudaCopies, CudaExchange):
         *,
         grace_s: float = DEFAULT_GRACE_S,
         memory_limit_bytes: int | None = None,
+        debug: bool = False,
     ) -> None:
         self._context = CudaContext(device)
         self._driver = self._context.driver
+        self._is_debugging = debug
+        if debug:
+            self._driver = SynchronousDriver(self._driver)
         self._launch_kernel = self._driver.cuLaunchKernelEx
         self._success = self._driver.CUresult.CUDA_SUCCESS
         self._pool = DevicePool(self._context, memory_limit_bytes)
@@ -91,6 +99,7 @@ class CudaBackend(CudaCopies, CudaExchange):
         self._is_given_back = False
         self._hub = Hub(self._query, self._after_completion)
         super().__init__(BackendKind.CUDA, grace_s=grace_s)
+        self._context.on_loss = self._on_loss
 
     @property
     def capabilities(self) -> Capabilities:
@@ -230,6 +239,9 @@ class CudaBackend(CudaCopies, CudaExchange):
         answer = self._launch_kernel(packed.config, packed.function, packed.pointer, 0)
         if answer[0] is not self._success:
             self._launch_again(answer[0], packed, stream, prepared.request)
+        journal = stream.journal
+        journal.work[position & JOURNAL_MASK] = prepared.label  # type: ignore[union-attr]
+        journal.positions[position & JOURNAL_MASK] = position  # type: ignore[union-attr]
 
     def _launch_again(
         self,
@@ -361,7 +373,7 @@ class CudaBackend(CudaCopies, CudaExchange):
         if code == 0:
             return True
         if code != 600:  # CUDA_ERROR_NOT_READY
-            self._blame(result, "cuStreamQuery", None)
+            self._context.error(result, "cuStreamQuery")
         return False
 
     def _submit(self, call: str, *arguments: object, stream: StreamState) -> None:
@@ -371,37 +383,41 @@ class CudaBackend(CudaCopies, CudaExchange):
             raise self._blame(answer[0], call, stream)
 
     def _call(self, answer: Any, call: str) -> Any:  # noqa: ANN401
-        try:
-            return check(self._driver, answer, call)
-        except DriverError as error:
-            if error.code in STICKY_CODES:
-                self._lose(error)
-            raise
+        return self._context.check(answer, call)
+
+    def _on_loss(self, error: DriverError) -> DeviceError:
+        """The context is gone, as a call found that need not have to do with it."""
+        return self._lose(error).consequence()
 
     def _blame(
         self,
         result: Any,  # noqa: ANN401
         call: str,
-        stream: StreamState | None,
+        stream: StreamState,
         *,
         kernel: str | None = None,
         node: str | None = None,
     ) -> AccyError:
-        """The error of a call; a sticky one loses the device."""
-        try:
-            check(self._driver, (result,), call)
-        except DriverError as error:
-            blamed = DeviceError(
-                error.message,
-                code=error.code,
-                call=call,
-                node=node,
-                kernel=kernel,
-                stream=None if stream is None else stream.id,
-            )
-            if error.code in STICKY_CODES:
-                self._lose(blamed)
-            return blamed
-        except AccyError as error:
+        """The error of a submission; one that takes the context loses the device.
+
+        Nothing else says so of an operation before it, unless each was waited for.
+        """
+        if int(result) in STICKY_CODES and not self._is_debugging:
+            return self._context.error(result, call)
+        error = driver_error(self._driver, result, call)
+        if not isinstance(error, DriverError):
             return error
-        raise AssertionError("unreachable")
+        blamed = DeviceError(
+            error.message,
+            code=error.code,
+            call=call,
+            node=node,
+            kernel=kernel,
+            stream=stream.id,
+        )
+        if error.code not in STICKY_CODES:
+            return blamed
+        lost = self._lose(blamed)
+        told = lost.copy()
+        told.__cause__ = lost.__cause__
+        return told

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.artifact.requirements import DeviceFeatures, SubgroupFeatures
 from accy_async.backends.capabilities import Capabilities, DeviceIdentity
-from accy_async.backends.cuda.driver import check, load_driver
-from accy_async.errors import BackendUnavailable, InvalidValue
+from accy_async.backends.cuda.driver import (
+    STICKY_CODES,
+    DriverError,
+    driver_error,
+    load_driver,
+    outputs,
+    unavailable,
+)
+from accy_async.errors import AccyError, InvalidValue
 
 __all__ = ["CudaContext"]
 
 _MAX_CLUSTER = 16
 """Blocks of a cluster that a kernel may ask for: CUDA C++ Programming Guide, "Thread
 Block Clusters", for compute capability 9.0. What fits is seen when it is prepared."""
+_NO_DEVICE = 100
+_CANNOT_BE_HAD = frozenset({3, 46, 101, 802, 805, 807, 999})
+"""Codes of a device that is there, and not for us: CUDA Driver API, enum CUresult."""
 
 
 class CudaContext:
@@ -34,23 +45,26 @@ class CudaContext:
         capabilities: what it is and can do.
         current: has ``is_set`` on threads where we made the context current.
         driver_version: as the driver counts it, e.g. 13000 for 13.0.
+        on_loss: told of an error after which the context is gone; gives the error to
+            raise in its place.
     """
 
     def __init__(self, device: int | str = 0) -> None:
         self.driver: Any = load_driver()
         self.current = threading.local()
+        self.on_loss: Callable[[DriverError], AccyError] | None = None
         self._lock = threading.Lock()
-        count = self._check(self.driver.cuDeviceGetCount(), "cuDeviceGetCount")
+        count = self.check(self.driver.cuDeviceGetCount(), "cuDeviceGetCount")
         if count == 0:
-            raise BackendUnavailable("cuda: the driver finds no device")
+            raise unavailable(self.driver, _NO_DEVICE)
         self.index = self._find(device, count)
-        self._device = self._check(self.driver.cuDeviceGet(self.index), "cuDeviceGet")
-        self._context = self._check(
-            self.driver.cuDevicePrimaryCtxRetain(self._device),
-            "cuDevicePrimaryCtxRetain",
-        )
+        self._device = self.check(self.driver.cuDeviceGet(self.index), "cuDeviceGet")
+        answer = self.driver.cuDevicePrimaryCtxRetain(self._device)
+        if answer[0] in _CANNOT_BE_HAD:
+            raise unavailable(self.driver, answer[0])
+        self._context = self.check(answer, "cuDevicePrimaryCtxRetain")
         self.driver_version = int(
-            self._check(self.driver.cuDriverGetVersion(), "cuDriverGetVersion")
+            self.check(self.driver.cuDriverGetVersion(), "cuDriverGetVersion")
         )
         self.make_current()
         self.capabilities = self._capabilities()
@@ -72,27 +86,50 @@ class CudaContext:
             "COMPUTE_CAPABILITY_MINOR"
         )
 
+    def check(self, answer: Any, call: str) -> Any:  # noqa: ANN401
+        """What a driver call gave besides its result code.
+
+        Args:
+            answer: what the call returned: its CUresult, then its outputs.
+            call: its name.
+
+        Raises:
+            OutOfMemory, InvalidArtifact, CapabilityMismatch, DriverError: by the code.
+            DeviceLost: the context is gone; by another call's fault, probably.
+        """
+        if answer[0] != 0:
+            raise self.error(answer[0], call)
+        return outputs(answer)
+
+    def error(self, result: Any, call: str) -> AccyError:  # noqa: ANN401
+        """The error of a result code that is not success."""
+        error = driver_error(self.driver, result, call)
+        if (
+            isinstance(error, DriverError)
+            and error.code in STICKY_CODES
+            and self.on_loss is not None
+        ):
+            return self.on_loss(error)
+        return error
+
     def make_current(self) -> None:
         """Make the context current on this thread, unless we did so before."""
         if hasattr(self.current, "is_set"):
             return
-        self._check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+        self.check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
         self.current.is_set = True
 
     def make_current_again(self) -> None:
         """The same, though another library may have changed it since."""
-        self._check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+        self.check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
         self.current.is_set = True
 
     def release(self) -> None:
         """Give the context back; nothing of it may be in use any more."""
-        self._check(
+        self.check(
             self.driver.cuDevicePrimaryCtxRelease(self._device),
             "cuDevicePrimaryCtxRelease",
         )
-
-    def _check(self, answer: Any, call: str) -> Any:  # noqa: ANN401
-        return check(self.driver, answer, call)
 
     def _find(self, device: int | str, count: int) -> int:
         if isinstance(device, int) and not isinstance(device, bool):
@@ -107,8 +144,8 @@ class CudaContext:
         )
 
     def _uuid(self, index: int) -> str:
-        handle = self._check(self.driver.cuDeviceGet(index), "cuDeviceGet")
-        raw = self._check(self.driver.cuDeviceGetUuid(handle), "cuDeviceGetUuid").bytes
+        handle = self.check(self.driver.cuDeviceGet(index), "cuDeviceGet")
+        raw = self.check(self.driver.cuDeviceGetUuid(handle), "cuDeviceGetUuid").bytes
         text = bytes(raw).hex()
         parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
         return "GPU-" + "-".join(parts)
@@ -118,18 +155,18 @@ class CudaContext:
             self.driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"
         )
         answer = self.driver.cuDeviceGetAttribute(attribute, self._device)
-        return int(self._check(answer, f"cuDeviceGetAttribute({name})"))
+        return int(self.check(answer, f"cuDeviceGetAttribute({name})"))
 
     def _capabilities(self) -> Capabilities:
         get = self._attribute
         major, minor = self.compute_capability
-        name = self._check(
+        name = self.check(
             self.driver.cuDeviceGetName(96, self._device), "cuDeviceGetName"
         )
-        memory = self._check(
+        memory = self.check(
             self.driver.cuDeviceTotalMem(self._device), "cuDeviceTotalMem"
         )
-        least, greatest = self._check(
+        least, greatest = self.check(
             self.driver.cuCtxGetStreamPriorityRange(), "cuCtxGetStreamPriorityRange"
         )
         version = f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}"

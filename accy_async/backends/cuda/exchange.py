@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
 from accy_async.backends.base import Backend
+from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.memory import BorrowedMemory, DeviceMemory
 from accy_async.errors import ExchangeRefused
 from accy_async.interop.dlpack import CUDA
@@ -56,6 +57,8 @@ class CudaExchange(Backend):
         driver = self._context.driver
         kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         code, ordinal = driver.cuPointerGetAttribute(kind, address)
+        if int(code) in STICKY_CODES:
+            raise self._context.error(code, "cuPointerGetAttribute")
         if int(code) != 0:
             raise ExchangeRefused(
                 f"address {address:#x} is no memory of a GPU (the driver says {code!r})"

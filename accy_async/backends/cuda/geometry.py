@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from accy_async.backends.cuda.driver import check
 from accy_async.errors import CapabilityMismatch
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def _allow_clusters(
     context.make_current()
     driver = context.driver
     answer = driver.cuOccupancyMaxActiveClusters(kernel.function, config)
-    clusters = int(check(driver, answer, "cuOccupancyMaxActiveClusters"))
+    clusters = int(context.check(answer, "cuOccupancyMaxActiveClusters"))
     if not clusters:
         raise CapabilityMismatch(
             f"kernel {name!r}: no cluster of {size} blocks fits the device with "
@@ -128,7 +127,7 @@ def _blocks_at_once(
         geometry.dynamic_shared_memory_bytes,
     )
     call = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-    blocks = int(check(driver, answer, call))
+    blocks = int(context.check(answer, call))
     return blocks * context.capabilities.identity.compute_units
 
 
@@ -145,4 +144,4 @@ def _set(context: CudaContext, kernel: CudaKernel, name: str, value: int) -> Non
     driver = context.driver
     attribute = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
     answer = driver.cuFuncSetAttribute(kernel.function, attribute, value)
-    check(driver, answer, f"cuFuncSetAttribute({name})")
+    context.check(answer, f"cuFuncSetAttribute({name})")

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accy_async.backends.cuda.driver import check
-
 if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
 
@@ -66,15 +64,15 @@ class DevicePool:
         properties.location.id = context.index
         if limit_bytes is not None:
             properties.maxSize = limit_bytes
-        self._pool = check(
-            driver, driver.cuMemPoolCreate(properties), "cuMemPoolCreate"
+        self._pool = context.check(
+            driver.cuMemPoolCreate(properties), "cuMemPoolCreate"
         )
         attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         answer = driver.cuMemPoolSetAttribute(
             self._pool, attribute, driver.cuuint64_t(_RELEASE_THRESHOLD)
         )
-        check(driver, answer, "cuMemPoolSetAttribute")
-        self._stream = check(driver, driver.cuStreamCreate(1), "cuStreamCreate")
+        context.check(answer, "cuMemPoolSetAttribute")
+        self._stream = context.check(driver.cuStreamCreate(1), "cuStreamCreate")
 
     def allocate(self, byte_size: int, alignment: int) -> DeviceMemory:
         """Memory of that size and alignment, which any stream may use.
@@ -91,10 +89,10 @@ class DevicePool:
             answer = driver.cuMemAllocFromPoolAsync(
                 byte_size + spare, self._pool, self._stream
             )
-            pointer = check(driver, answer, "cuMemAllocFromPoolAsync")
-            answer = driver.cuStreamSynchronize(self._stream)
-            check(driver, answer, "cuStreamSynchronize")
-        start = int(pointer)
+            waited = driver.cuStreamSynchronize(self._stream)
+        # Errors may take the backend's lock: they wait until the pool's is free.
+        start = int(self._context.check(answer, "cuMemAllocFromPoolAsync"))
+        self._context.check(waited, "cuStreamSynchronize")
         return DeviceMemory(-(-start // alignment) * alignment, byte_size, start)
 
     def free(self, memory: DeviceMemory) -> None:
@@ -104,12 +102,12 @@ class DevicePool:
         driver = self._context.driver
         with self._lock:
             answer = driver.cuMemFreeAsync(memory.start, self._stream)
-            check(driver, answer, "cuMemFreeAsync")
+        self._context.check(answer, "cuMemFreeAsync")
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Give what is not in use back to the device, down to that much."""
-        driver = self._context.driver
-        check(driver, driver.cuMemPoolTrimTo(self._pool, keep_bytes), "cuMemPoolTrimTo")
+        answer = self._context.driver.cuMemPoolTrimTo(self._pool, keep_bytes)
+        self._context.check(answer, "cuMemPoolTrimTo")
 
     def statistics(self) -> dict[str, int]:
         """Bytes in use and bytes that the pool has from the device."""
@@ -121,15 +119,15 @@ class DevicePool:
             ("reserved_bytes", kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
         ):
             answer = driver.cuMemPoolGetAttribute(self._pool, attribute)
-            found[name] = int(check(driver, answer, "cuMemPoolGetAttribute"))
+            found[name] = int(self._context.check(answer, "cuMemPoolGetAttribute"))
         return found
 
     def close(self) -> None:
         """Destroy the pool; none of its memory may be in use."""
-        driver = self._context.driver
-        check(driver, driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
-        check(driver, driver.cuMemPoolDestroy(self._pool), "cuMemPoolDestroy")
-        check(driver, driver.cuStreamDestroy(self._stream), "cuStreamDestroy")
+        driver, check = self._context.driver, self._context.check
+        check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+        check(driver.cuMemPoolDestroy(self._pool), "cuMemPoolDestroy")
+        check(driver.cuStreamDestroy(self._stream), "cuStreamDestroy")
 
 
 class PinnedPool:
@@ -169,14 +167,14 @@ class PinnedPool:
             blocks, self._all = self._all, []
             self._idle.clear()
         for address in blocks:
-            check(driver, driver.cuMemFreeHost(address), "cuMemFreeHost")
+            self._context.check(driver.cuMemFreeHost(address), "cuMemFreeHost")
 
     def _allocate(self, size: int) -> int:
         driver = self._context.driver
         self._context.make_current()
         # Portable (1) and mapped (2): any context may use it, and the device sees it.
         answer: Any = driver.cuMemHostAlloc(size, 1 | 2)
-        address = int(check(driver, answer, "cuMemHostAlloc"))
+        address = int(self._context.check(answer, "cuMemHostAlloc"))
         with self._lock:
             self._all.append(address)
         return address

@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from accy_async.artifact.formats import ArtifactFormat
-from accy_async.backends.cuda.driver import check, driver_error
-from accy_async.errors import InvalidArtifact
+from accy_async.errors import AccyError, InvalidArtifact
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
@@ -85,7 +84,7 @@ class LateUnloads:
         self._context.make_current()
         while self._modules:
             answer = driver.cuModuleUnload(self._modules.pop())
-            check(driver, answer, "cuModuleUnload")
+            self._context.check(answer, "cuModuleUnload")
 
 
 def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
@@ -113,7 +112,7 @@ def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
     ]
     answer = driver.cuModuleLoadDataEx(image, len(options), options, [log, len(log)])
     if answer[0] != 0:
-        error = driver_error(driver, answer[0], "cuModuleLoadDataEx")
+        error = context.error(answer[0], "cuModuleLoadDataEx")
         text = log.split(b"\0")[0].decode(errors="replace").strip()
         if text:
             error.add_note(text)
@@ -121,8 +120,7 @@ def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
     module = answer[1]
     answer = driver.cuModuleGetFunction(module, artifact.kernel_name.encode())
     if answer[0] != 0:
-        driver.cuModuleUnload(module)
-        raise driver_error(driver, answer[0], "cuModuleGetFunction")
+        raise _unloaded(context, module, answer[0], "cuModuleGetFunction")
     function = answer[1]
     kinds = driver.CUfunction_attribute
     shared = []
@@ -132,10 +130,18 @@ def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
     ):
         answer = driver.cuFuncGetAttribute(attribute, function)
         if answer[0] != 0:
-            driver.cuModuleUnload(module)
-            raise driver_error(driver, answer[0], "cuFuncGetAttribute")
+            raise _unloaded(context, module, answer[0], "cuFuncGetAttribute")
         shared.append(int(answer[1]))
     return CudaKernel(module, function, *shared)
+
+
+def _unloaded(context: CudaContext, module: Any, result: Any, call: str) -> AccyError:  # noqa: ANN401
+    """The error of a call on a module, which is of no use then and unloaded."""
+    error = context.error(result, call)
+    (unloaded,) = context.driver.cuModuleUnload(module)
+    if unloaded != 0:
+        error.add_note(str(context.error(unloaded, "cuModuleUnload")))
+    return error
 
 
 def check_ptx(context: CudaContext, kernel: str, text: bytes) -> None:

@@ -82,6 +82,11 @@ class CudaTimeline(Timeline):
         self._completed = position
 
     @property
+    def reached(self) -> int:
+        """The position up to which the device has come, whatever the host has to do."""
+        return max(self._completed, self._word.value)
+
+    @property
     def is_idle(self) -> bool:
         """True where everything submitted has completed; asks the driver if need be."""
         submitted = self.submitted

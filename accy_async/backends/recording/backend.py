@@ -204,6 +204,7 @@ class RecordingBackend(RecordingScript):
     ) -> int:
         """Record the call as ``launch``; see `Backend.submit_launch`."""
         self._note("launch", prepared.loaded)
+        self.find_fault("launch")
         position = super().submit_launch(prepared, stream, guard)
         if self._pending_count:
             self._pump()
@@ -222,7 +223,7 @@ class RecordingBackend(RecordingScript):
 
     def submit_steps(self, steps: Sequence[LaunchStep], positions: list[int]) -> None:
         """See `Backend.submit_steps`; takes none while anybody looks at each call."""
-        if self._is_watched:
+        if self._is_watched or self._fault is not None:
             return
         super().submit_steps(steps, positions)
         if self._pending_count:

@@ -37,7 +37,10 @@ from accy_async.backends.recording.records import (
     SyncScope,
 )
 
-__all__ = ["PlannedFailure", "RecordingCore"]
+__all__ = ["STOPPED", "ExecutionFailure", "PlannedFailure", "RecordingCore"]
+
+STOPPED = object()
+"""What an operation gives that never ends, as the device has stopped."""
 
 
 class RecordingCore(Backend):
@@ -88,7 +91,9 @@ class RecordingCore(Backend):
         self._holds_new_streams = is_holding
         self._bytes_in_use = 0
         self._failures: list[PlannedFailure] = []
-        self._execution_failures: dict[int, tuple[DeviceError, bool]] = {}
+        self._execution_failures: dict[int, ExecutionFailure] = {}
+        # What has stopped the device without anybody having been told yet.
+        self._fault: DeviceError | None = None
         self._streams: list[RecordingStream] = []
         self._pending_count = 0
         self._capabilities = _capabilities(
@@ -110,6 +115,22 @@ class RecordingCore(Backend):
     def last_destroyed_id(self) -> int | None:
         """The id of the object freed last, or None."""
         return self.destroyed_ids[-1] if self.destroyed_ids else None
+
+    def find_fault(self, call: str = "query") -> None:
+        """Ask the device whether it is well, as a driver is asked now and then.
+
+        Args:
+            call: what asks, for the message.
+        """
+        if self._fault is not None and self._lost is None:
+            fault = self._fault
+            self._lose(
+                DeviceError(f"{call}: {fault.message}", code=fault.code, call=call)
+            )
+
+    def _check(self, call: str) -> None:
+        self.find_fault(call)
+        super()._check(call)
 
     def _handle_of(self, stream: StreamState) -> StreamHandle | None:
         if stream.id is None:
@@ -133,7 +154,7 @@ class RecordingCore(Backend):
         self,
         stream: StreamState,
         position: int,
-        run: Callable[[], bool | None] | None = None,
+        run: Callable[[], object] | None = None,
         waits_for: tuple[Timeline, int] | None = None,
         takes_ns: float = 0.0,
         guard: Guard | None = None,
@@ -146,7 +167,7 @@ class RecordingCore(Backend):
         else:
             is_ready = waits_for[0].completed >= waits_for[1]
             is_plain = is_plain and not waits_for[0].has_failed
-        if is_ready and not on.pending and not on.is_held:
+        if is_ready and not (on.pending or on.is_held or self._fault):
             if is_plain:
                 on.time_ns += takes_ns
                 on.timeline.complete(position)
@@ -172,6 +193,8 @@ class RecordingCore(Backend):
         with self._lock:
             if not stream.pending or (stream.is_held and stream.steps == 0):
                 return False
+            if self._fault is not None:
+                return False
             awaited = stream.pending[0].waits_for
             if awaited is not None and awaited[0].completed < awaited[1]:
                 return False
@@ -181,6 +204,15 @@ class RecordingCore(Backend):
                 stream.steps -= 1
             _run(stream, one.position, one.run, one.waits_for, one.takes_ns, one.guard)
         return True
+
+
+@attrs.frozen
+class ExecutionFailure:
+    """A launch that is to fail: with what, whether the device goes, and says so."""
+
+    error: DeviceError
+    is_sticky: bool
+    is_silent: bool
 
 
 @attrs.define
@@ -195,7 +227,7 @@ class PlannedFailure:
 def _run(
     stream: RecordingStream,
     position: int,
-    run: Callable[[], bool | None] | None,
+    run: Callable[[], object] | None,
     waited_for: tuple[Timeline, int] | None,
     takes_ns: float,
     guard: Guard | None,
@@ -210,7 +242,10 @@ def _run(
     is_blocked = guard is not None and guard.blocks()
     is_skipped = timeline.has_failed and timeline.error_at(position) is not None
     if not is_blocked and not is_skipped:
-        has_failed = run is not None and run() is True
+        ended = None if run is None else run()
+        if ended is STOPPED:
+            return
+        has_failed = ended is True
         if guard is not None and not has_failed:
             guard.ended()
     timeline.complete(position)

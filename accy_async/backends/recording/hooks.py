@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
 
-from accy_async.backends.recording.device import RecordingCore
+from accy_async.backends.recording.device import (
+    STOPPED,
+    ExecutionFailure,
+    RecordingCore,
+)
 from accy_async.backends.recording.records import (
     BorrowedMemory,
     LaunchRecord,
@@ -141,6 +145,7 @@ class RecordingHooks(RecordingCore):
             failure = self._execution_failures.pop(self.launch_count, None)
             if failure is not None:
                 run = self._failing(failure, stream, position, prepared.request, guard)
+        stream.journal.note(position, prepared.label)  # type: ignore[union-attr]
         self._submit(stream, position, run, None, self.operation_ns, guard)
 
     def _launch_record(
@@ -163,13 +168,13 @@ class RecordingHooks(RecordingCore):
 
     def _failing(
         self,
-        failure: tuple[DeviceError, bool],
+        failure: ExecutionFailure,
         stream: StreamState,
         position: int,
         request: LaunchRequest,
         guard: Guard | None,
-    ) -> Callable[[], bool]:
-        told, is_sticky = failure
+    ) -> Callable[[], object]:
+        told = failure.error
         error = DeviceError(
             told.message,
             code=told.code,
@@ -179,8 +184,11 @@ class RecordingHooks(RecordingCore):
             stream=stream.id,
         )
 
-        def run() -> bool:
-            if is_sticky:
+        def run() -> object:
+            if failure.is_silent:
+                self._fault = error
+                return STOPPED
+            if failure.is_sticky:
                 self._lose(error)
             elif guard is not None:
                 guard.failed(error)

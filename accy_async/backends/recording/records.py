@@ -15,6 +15,7 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.hooks import StreamState
+from accy_async.backends.journal import Journal
 from accy_async.backends.timeline import Timeline
 from accy_async.dtypes import ScalarArgument
 
@@ -107,7 +108,7 @@ class RecordedOperation:
     def __init__(
         self,
         position: int,
-        run: Callable[[], bool | None] | None = None,
+        run: Callable[[], object] | None = None,
         waits_for: tuple[Timeline, int] | None = None,
         takes_ns: float = 0.0,
         guard: Guard | None = None,
@@ -124,6 +125,7 @@ class RecordingStream(StreamState):
 
     def __init__(self, timeline: Timeline, priority: int) -> None:
         super().__init__(timeline, priority)
+        self.journal = Journal()
         self.pending: deque[RecordedOperation] = deque()
         self.is_held = False
         self.steps = 0

@@ -6,7 +6,7 @@ from accy_async.backends.handles import (
     Handle,
     StreamHandle,
 )
-from accy_async.backends.recording.device import PlannedFailure
+from accy_async.backends.recording.device import ExecutionFailure, PlannedFailure
 from accy_async.backends.recording.graphs import RecordingGraphs
 from accy_async.backends.recording.records import (
     CALL_KINDS,
@@ -52,15 +52,19 @@ class RecordingScript(RecordingGraphs):
         code: int = 700,
         message: str = "the kernel failed on the device",
         sticky: bool = False,
+        silent: bool = False,
     ) -> None:
         """Make the ``nth_launch`` from now fail on the device.
 
         Its waits raise a `DeviceError` naming kernel, node and stream. With
         ``sticky`` the whole device is lost at that moment, as when a CUDA
-        context dies of an illegal access.
+        context dies of an illegal access. With ``silent`` it is lost without a
+        word, as CUDA does it: nothing completes any more on any stream, and whatever
+        call comes next finds that out, or `find_fault`; `accuse` says of whom.
         """
-        error = DeviceError(message, code=code)
-        self._execution_failures[self.launch_count + nth_launch] = (error, sticky)
+        self._execution_failures[self.launch_count + nth_launch] = ExecutionFailure(
+            DeviceError(message, code=code), is_sticky=sticky, is_silent=silent
+        )
 
     def hold(self, stream: StreamHandle | None = None) -> None:
         """Keep what is submitted to a stream (None: the default) from completing."""
