@@ -94,6 +94,7 @@ class RecordingCore(Backend):
         self._execution_failures: dict[int, ExecutionFailure] = {}
         # What has stopped the device without anybody having been told yet.
         self._fault: DeviceError | None = None
+        self._keeps_journals = False  # until somebody may want to look into one
         self._streams: list[RecordingStream] = []
         self._pending_count = 0
         self._capabilities = _capabilities(

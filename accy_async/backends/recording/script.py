@@ -60,8 +60,10 @@ class RecordingScript(RecordingGraphs):
         ``sticky`` the whole device is lost at that moment, as when a CUDA
         context dies of an illegal access. With ``silent`` it is lost without a
         word, as CUDA does it: nothing completes any more on any stream, and whatever
-        call comes next finds that out, or `find_fault`; `accuse` says of whom.
+        call comes next finds that out, or `find_fault`. Of the launches from here on,
+        those that had not ended for certain are suspects then.
         """
+        self._keeps_journals = self._keeps_journals or silent
         self._execution_failures[self.launch_count + nth_launch] = ExecutionFailure(
             DeviceError(message, code=code), is_sticky=sticky, is_silent=silent
         )
