@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Iterable
 
 import attrs
@@ -16,6 +17,8 @@ __all__ = ["MAX_TENSOR_BYTES", "TensorType", "Value"]
 
 MAX_TENSOR_BYTES = 2**63 - 1
 """More bytes than this no offset of 64 bits with a sign can reach."""
+
+_WRITTEN = re.compile(r"([a-z]+[0-9]*)\[((?: *[0-9]+ *,)* *[0-9]* *)\]")
 
 
 def _dtype(value: object) -> DType:
@@ -59,6 +62,21 @@ class TensorType:
             raise InvalidValue(
                 "TensorType.shape", self.shape, f"at most {MAX_TENSOR_BYTES} bytes"
             )
+
+    @classmethod
+    def parse(cls, text: object) -> TensorType:
+        """The type that a text such as ``f32[2,3]`` writes.
+
+        Raises:
+            InvalidValue: it writes none.
+        """
+        if not isinstance(text, str):
+            raise InvalidType("TensorType.parse", text, "a type such as f32[2,3]")
+        match = _WRITTEN.fullmatch(text)
+        if match is None:
+            raise InvalidValue("TensorType.parse", text, "a type such as f32[2,3]")
+        extents = match[2].split(",") if match[2].strip() else []
+        return cls(match[1], (int(extent) for extent in extents if extent.strip()))
 
     @property
     def rank(self) -> int:

@@ -1,0 +1,341 @@
+"""numpy's reductions and scans, and what chooses between elements, traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from accy_async.compiler.semantic import TensorType
+from accy_async.compiler.tracing.array import TracedArray
+from accy_async.compiler.tracing.common import NOT_GIVEN, axes_of, call, plain, wrap
+from accy_async.compiler.tracing.places import refusal
+from accy_async.compiler.tracing.promotion import (
+    as_array,
+    broadcast_shape,
+    dtype_of,
+    lift,
+    promote,
+    shape_of,
+)
+from accy_async.compiler.tracing.registry import implements
+from accy_async.compiler.tracing.state import current
+from accy_async.dtypes import DType
+
+__all__: list[str] = []
+
+
+def _sum_dtype(dtype: DType) -> DType:
+    """Numpy sums integers and truth values in the widest type of their kind."""
+    if dtype.is_float or dtype.bits == 64:
+        return dtype
+    unsigned = dtype.is_integer and not dtype.is_signed
+    return DType.U64 if unsigned else DType.I64
+
+
+def _reduce(
+    a: object,
+    kind: str,
+    axis: object,
+    dtype: DType | None,
+    *,
+    keepdims: object,
+) -> TracedArray:
+    x = lift(a, dtype)
+    axes = axes_of(axis, x.rank, kind)
+    kept = keepdims is True
+    return wrap(current().builder.reduce(x, kind, axes, keepdims=kept))
+
+
+def _wanted(dtype: object, default: DType) -> DType:
+    if dtype is None:
+        return default
+    return dtype if isinstance(dtype, DType) else DType.from_numpy(dtype)
+
+
+@implements(np.sum)
+def _sum(
+    a: object,
+    axis: object = None,
+    dtype: object = None,
+    out: object = None,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    plain("sum", {"out": out, **options})
+    wanted = _wanted(dtype, _sum_dtype(dtype_of(a)))
+    return _reduce(a, "sum", axis, wanted, keepdims=keepdims)
+
+
+@implements(np.prod)
+def _prod(
+    a: object,
+    axis: object = None,
+    dtype: object = None,
+    out: object = None,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    plain("prod", {"out": out, **options})
+    wanted = _wanted(dtype, _sum_dtype(dtype_of(a)))
+    return _reduce(a, "product", axis, wanted, keepdims=keepdims)
+
+
+@implements(np.mean)
+def _mean(
+    a: object,
+    axis: object = None,
+    dtype: object = None,
+    out: object = None,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    plain("mean", {"out": out, **options})
+    own = dtype_of(a)
+    wanted = _wanted(dtype, own if own.is_float else DType.F64)
+    return _reduce(a, "mean", axis, wanted, keepdims=keepdims)
+
+
+@implements(np.max)
+def _max(
+    a: object,
+    axis: object = None,
+    out: object = None,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    plain("max", {"out": out, **options})
+    return _reduce(a, "maximum", axis, None, keepdims=keepdims)
+
+
+@implements(np.min)
+def _min(
+    a: object,
+    axis: object = None,
+    out: object = None,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    plain("min", {"out": out, **options})
+    return _reduce(a, "minimum", axis, None, keepdims=keepdims)
+
+
+@implements(np.any)
+def _any(
+    a: object,
+    axis: object = None,
+    out: object = None,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    """Without elements there is none that is true; a sum knows that, a maximum not."""
+    plain("any", {"out": out, **options})
+    return _truth(a, axis, keepdims, "maximum", empty=False)
+
+
+@implements(np.all)
+def _all(
+    a: object,
+    axis: object = None,
+    out: object = None,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    plain("all", {"out": out, **options})
+    return _truth(a, axis, keepdims, "minimum", empty=True)
+
+
+def _truth(
+    a: object, axis: object, keepdims: object, kind: str, *, empty: bool
+) -> TracedArray:
+    x = lift(a, DType.BOOL)
+    axes = axes_of(axis, x.rank, kind)
+    if any(x.shape[one] == 0 for one in axes):
+        shape = [
+            1 if one in axes else extent
+            for one, extent in enumerate(x.shape)
+            if keepdims is True or one not in axes
+        ]
+        return wrap(current().builder.constant(empty, TensorType(DType.BOOL, shape)))
+    return _reduce(wrap(x), kind, axes, None, keepdims=keepdims)
+
+
+@implements(np.var)
+def _var(
+    a: object,
+    axis: object = None,
+    dtype: object = None,
+    out: object = None,
+    ddof: float = 0,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    plain("var", {"out": out, **options})
+    own = dtype_of(a)
+    x = wrap(lift(a, _wanted(dtype, own if own.is_float else DType.F64)))
+    apart = call(np.subtract, x, _mean(x, axis, keepdims=True))
+    squares = call(np.square, apart)
+    count = 1
+    for one in axes_of(axis, x.ndim, "var"):
+        count *= x.shape[one]
+    total = _sum(squares, axis, keepdims=keepdims)
+    result: TracedArray = call(np.true_divide, total, float(max(count - ddof, 0)))
+    return result
+
+
+@implements(np.std)
+def _std(
+    a: object,
+    axis: object = None,
+    dtype: object = None,
+    out: object = None,
+    ddof: float = 0,
+    keepdims: object = False,
+    **options: object,
+) -> TracedArray:
+    result: TracedArray = call(
+        np.sqrt, _var(a, axis, dtype, out, ddof, keepdims, **options)
+    )
+    return result
+
+
+def _arg(a: object, axis: object, keepdims: object, kind: str) -> TracedArray:
+    """The first index of the extreme element; of a NaN, if there is one."""
+    builder = current().builder
+    x = lift(a)
+    if x.dtype is DType.BOOL:
+        x = builder.convert(x, DType.U8)
+    shape: tuple[int, ...] = x.shape
+    if axis is None:
+        x = builder.reshape(x, (x.type.element_count,))
+    (place,) = axes_of(0 if axis is None else axis, x.rank, f"arg{kind}")
+    if x.shape[place] == 0:
+        raise refusal(f"no elements along axis {place} of {x.type}", operation=kind)
+    extreme = builder.broadcast(
+        builder.reduce(x, kind, [place], keepdims=True), x.shape
+    )
+    found = builder.compare(x, extreme, "eq")
+    if x.dtype.is_float:
+        found = builder.logical_or(found, builder.compare(x, x, "ne"))
+    index = builder.iota(TensorType(DType.I64, x.shape), place)
+    first = builder.select(found, index, x.shape[place])
+    result = builder.reduce(first, "minimum", [place], keepdims=keepdims is True)
+    if axis is None and keepdims is True:
+        result = builder.reshape(result, (1,) * len(shape))
+    return wrap(result)
+
+
+@implements(np.argmax)
+def _argmax(
+    a: object, axis: object = None, out: object = None, *, keepdims: object = False
+) -> TracedArray:
+    plain("argmax", {"out": out})
+    return _arg(a, axis, keepdims, "maximum")
+
+
+@implements(np.argmin)
+def _argmin(
+    a: object, axis: object = None, out: object = None, *, keepdims: object = False
+) -> TracedArray:
+    plain("argmin", {"out": out})
+    return _arg(a, axis, keepdims, "minimum")
+
+
+@implements(np.count_nonzero)
+def _count_nonzero(
+    a: object, axis: object = None, *, keepdims: object = False
+) -> TracedArray:
+    return _sum(wrap(lift(a, DType.BOOL)), axis, keepdims=keepdims)
+
+
+def _scan(a: object, axis: object, dtype: object, kind: str, name: str) -> TracedArray:
+    x = lift(a, _wanted(dtype, _sum_dtype(dtype_of(a))))
+    builder = current().builder
+    if axis is None:
+        x, axis = builder.reshape(x, (x.type.element_count,)), 0
+    (place,) = axes_of(axis, x.rank, name)
+    return wrap(builder.scan(x, kind, place))
+
+
+@implements(np.cumsum)
+def _cumsum(
+    a: object, axis: object = None, dtype: object = None, out: object = None
+) -> TracedArray:
+    plain("cumsum", {"out": out})
+    return _scan(a, axis, dtype, "sum", "cumsum")
+
+
+@implements(np.cumprod)
+def _cumprod(
+    a: object, axis: object = None, dtype: object = None, out: object = None
+) -> TracedArray:
+    plain("cumprod", {"out": out})
+    return _scan(a, axis, dtype, "product", "cumprod")
+
+
+@implements(np.linalg.norm)
+def _norm(
+    x: object,
+    ord: object = None,
+    axis: object = None,
+    keepdims: object = False,
+) -> TracedArray:
+    """The root of the sum of squares, of all elements or along one axis."""
+    if ord not in (None, 2) or (ord == 2 and axis is None and len(shape_of(x)) != 1):
+        raise refusal(f"of order {ord!r} is not traced", operation="linalg.norm")
+    own = dtype_of(x)
+    array = wrap(lift(x, own if own.is_float else DType.F64))
+    total = _sum(call(np.square, array), axis, keepdims=keepdims)
+    result: TracedArray = call(np.sqrt, total)
+    return result
+
+
+@implements(np.where)
+def _where(condition: object, *choices: object) -> TracedArray:
+    if len(choices) != 2:
+        raise refusal(
+            "where with a condition alone gives an array whose shape its values decide",
+            operation="where",
+        )
+    shape = broadcast_shape("where", (condition, *choices))
+    dtype = promote(choices)
+    flag = lift(condition, DType.BOOL, shape)
+    on_true, on_false = (lift(choice, dtype, shape) for choice in choices)
+    return wrap(current().builder.select(flag, on_true, on_false))
+
+
+@implements(np.clip)
+def _clip(
+    a: object,
+    a_min: object = None,
+    a_max: object = None,
+    out: object = None,
+    *,
+    min: object = None,
+    max: object = None,
+    **options: object,
+) -> TracedArray:
+    plain("clip", {"out": out, **options})
+    low, high = (
+        None if given is NOT_GIVEN else given
+        for given in (min if a_min is None else a_min, max if a_max is None else a_max)
+    )
+    result: Any = as_array(a)
+    if low is not None:
+        result = call(np.maximum, result, low)
+    if high is not None:
+        result = call(np.minimum, result, high)
+    return wrap(result.value)
+
+
+@implements(np.round)
+def _round(a: object, decimals: int = 0, out: object = None) -> TracedArray:
+    plain("round", {"out": out})
+    if decimals == 0:
+        result: TracedArray = call(np.rint, a)
+        return result
+    scale = 10.0**decimals
+    scaled: TracedArray = call(
+        np.true_divide, call(np.rint, call(np.multiply, a, scale)), scale
+    )
+    return scaled

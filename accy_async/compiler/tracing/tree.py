@@ -1,0 +1,67 @@
+"""Arguments and results that are nested: tuples, lists and dicts of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from accy_async.errors import LaunchArgumentMismatch
+
+__all__ = ["Structure", "flatten"]
+
+
+@attrs.frozen
+class Structure:
+    """The nesting of some leaves.
+
+    ``kind`` is tuple, list or dict (whose ``keys`` are sorted as given), None for
+    no value, or "leaf".
+    """
+
+    kind: str
+    children: tuple[Structure, ...] = ()
+    keys: tuple[Any, ...] = ()
+
+    def unflatten(self, leaves: Iterator[Any]) -> Any:  # noqa: ANN401 - any nesting
+        """The leaves, nested so."""
+        if self.kind == "leaf":
+            return next(leaves)
+        if self.kind == "none":
+            return None
+        parts = [child.unflatten(leaves) for child in self.children]
+        if self.kind == "dict":
+            return dict(zip(self.keys, parts, strict=True))
+        return tuple(parts) if self.kind == "tuple" else parts
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """A name for each leaf, by its path: ``weights.hidden.0``."""
+        if self.kind == "leaf":
+            yield prefix
+        keys: Sequence[Any] = self.keys or range(len(self.children))
+        for key, child in zip(keys, self.children, strict=True):
+            yield from child.names(f"{prefix}.{key}" if prefix else str(key))
+
+
+def flatten(tree: object) -> tuple[Structure, list[Any]]:
+    """The nesting of a tree, and its leaves in order."""
+    leaves: list[Any] = []
+    return _flatten(tree, leaves.append), leaves
+
+
+def _flatten(tree: object, leaf: Callable[[object], None]) -> Structure:
+    if tree is None:
+        return Structure("none")
+    if isinstance(tree, dict):
+        children = tuple(_flatten(child, leaf) for child in tree.values())
+        return Structure("dict", children, tuple(tree))
+    if isinstance(tree, (tuple, list)):
+        if hasattr(tree, "_fields"):
+            raise LaunchArgumentMismatch(
+                f"{type(tree).__name__} is a named tuple: pass a dict or a tuple"
+            )
+        kind = "tuple" if isinstance(tree, tuple) else "list"
+        return Structure(kind, tuple(_flatten(child, leaf) for child in tree))
+    leaf(tree)
+    return Structure("leaf")
