@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 
-from accy_async.compiler.semantic.kinds import OperandEffect
+from accy_async.compiler.semantic.kinds import OperandEffect, operand_effect
 from accy_async.compiler.semantic.op import Op
 from accy_async.compiler.semantic.types import TensorType
 from accy_async.errors import InvalidType
@@ -15,8 +15,13 @@ from accy_async.values import field_name, integer, text, to_tuple, tuple_of
 __all__ = ["KernelCall"]
 
 
-def _effects(value: object) -> tuple[OperandEffect, ...]:
-    return tuple(OperandEffect(effect) for effect in to_tuple(value))  # type: ignore[arg-type]
+def _effects(value: Any) -> Any:  # noqa: ANN401 - what fits is for a validator to say
+    members: Any = to_tuple(value)
+    return (
+        tuple(operand_effect(effect) for effect in members)
+        if isinstance(members, tuple)
+        else members
+    )
 
 
 def _aliases(
@@ -50,7 +55,10 @@ class KernelCall(Op):
     is_pure: ClassVar[bool] = False
     target: str = attrs.field(validator=text())
     version: int = attrs.field(validator=integer())
-    operand_effects: tuple[OperandEffect, ...] = attrs.field(converter=_effects)
+    operand_effects: tuple[OperandEffect, ...] = attrs.field(
+        converter=_effects,
+        validator=tuple_of(OperandEffect, expected="read, write or read_write each"),
+    )
     types: tuple[TensorType, ...] = attrs.field(
         converter=to_tuple, validator=tuple_of(TensorType, expected="TensorType values")
     )

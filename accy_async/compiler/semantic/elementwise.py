@@ -7,7 +7,14 @@ from typing import ClassVar
 import attrs
 import numpy as np
 
-from accy_async.compiler.semantic.kinds import BinaryKind, ComparisonKind, UnaryKind
+from accy_async.compiler.semantic.kinds import (
+    BinaryKind,
+    ComparisonKind,
+    UnaryKind,
+    binary_kind,
+    comparison_kind,
+    unary_kind,
+)
 from accy_async.compiler.semantic.numbers import decode, encode
 from accy_async.compiler.semantic.op import Op, axis_of, same_types
 from accy_async.compiler.semantic.types import TensorType
@@ -24,7 +31,7 @@ _SHOWN_ELEMENTS = 8
 class Unary(Op):
     """One element to one, as `UnaryKind` says."""
 
-    kind: UnaryKind = attrs.field(converter=UnaryKind, validator=enum(UnaryKind))
+    kind: UnaryKind = attrs.field(converter=unary_kind, validator=enum(UnaryKind))
 
     @property
     def opcode(self) -> str:
@@ -44,7 +51,7 @@ class Binary(Op):
     """Two elements to one, as `BinaryKind` says; operands of one type."""
 
     arity: ClassVar[int | None] = 2
-    kind: BinaryKind = attrs.field(converter=BinaryKind, validator=enum(BinaryKind))
+    kind: BinaryKind = attrs.field(converter=binary_kind, validator=enum(BinaryKind))
 
     @property
     def opcode(self) -> str:
@@ -65,7 +72,7 @@ class Compare(Op):
 
     arity: ClassVar[int | None] = 2
     kind: ComparisonKind = attrs.field(
-        converter=ComparisonKind, validator=enum(ComparisonKind)
+        converter=comparison_kind, validator=enum(ComparisonKind)
     )
 
     @property

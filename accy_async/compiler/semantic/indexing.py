@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import attrs
 
-from accy_async.compiler.semantic.kinds import ScatterKind
+from accy_async.compiler.semantic.kinds import ScatterKind, scatter_kind
 from accy_async.compiler.semantic.op import Op, axis_of
 from accy_async.compiler.semantic.types import TensorType
 from accy_async.values import enum, integer
@@ -62,7 +62,7 @@ class Scatter(Op):
     """
 
     arity: ClassVar[int | None] = 3
-    kind: ScatterKind = attrs.field(converter=ScatterKind, validator=enum(ScatterKind))
+    kind: ScatterKind = attrs.field(converter=scatter_kind, validator=enum(ScatterKind))
     axis: int = attrs.field(validator=integer())
 
     @property

@@ -17,6 +17,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from accy_async.dtypes import DType
+from accy_async.values import member_of
 
 __all__ = [
     "BinaryKind",
@@ -26,7 +27,14 @@ __all__ = [
     "ScanKind",
     "ScatterKind",
     "UnaryKind",
+    "binary_kind",
+    "comparison_kind",
     "default_accumulator",
+    "operand_effect",
+    "reduction_kind",
+    "scan_kind",
+    "scatter_kind",
+    "unary_kind",
 ]
 
 
@@ -164,3 +172,41 @@ class OperandEffect(StrEnum):
 def default_accumulator(dtype: DType) -> DType:
     """What sums of a dtype are kept in: f32 for f16 and bf16, else the dtype."""
     return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
+
+
+# Converters: the member of a value; what is none, for the validator to refuse.
+
+
+def unary_kind(value: UnaryKind | str) -> UnaryKind:
+    """The member of that value."""
+    return member_of(UnaryKind, value)
+
+
+def binary_kind(value: BinaryKind | str) -> BinaryKind:
+    """The member of that value."""
+    return member_of(BinaryKind, value)
+
+
+def comparison_kind(value: ComparisonKind | str) -> ComparisonKind:
+    """The member of that value."""
+    return member_of(ComparisonKind, value)
+
+
+def reduction_kind(value: ReductionKind | str) -> ReductionKind:
+    """The member of that value."""
+    return member_of(ReductionKind, value)
+
+
+def scan_kind(value: ScanKind | str) -> ScanKind:
+    """The member of that value."""
+    return member_of(ScanKind, value)
+
+
+def scatter_kind(value: ScatterKind | str) -> ScatterKind:
+    """The member of that value."""
+    return member_of(ScatterKind, value)
+
+
+def operand_effect(value: OperandEffect | str) -> OperandEffect:
+    """The member of that value."""
+    return member_of(OperandEffect, value)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from accy_async.compiler.semantic.kinds import ReductionKind, ScanKind
+from accy_async.compiler.semantic.kinds import (
+    ReductionKind,
+    ScanKind,
+    reduction_kind,
+    scan_kind,
+)
 from accy_async.compiler.semantic.op import Op, axis_of, distinct_axes
 from accy_async.compiler.semantic.types import TensorType
 from accy_async.dtypes import DType
@@ -40,7 +45,7 @@ class Reduce(Op):
     """
 
     kind: ReductionKind = attrs.field(
-        converter=ReductionKind, validator=enum(ReductionKind)
+        converter=reduction_kind, validator=enum(ReductionKind)
     )
     axes: tuple[int, ...] = attrs.field(
         converter=_sorted, validator=tuple_of(int, expected="a tuple of integers")
@@ -83,7 +88,7 @@ class Scan(Op):
     from the last index to the first.
     """
 
-    kind: ScanKind = attrs.field(converter=ScanKind, validator=enum(ScanKind))
+    kind: ScanKind = attrs.field(converter=scan_kind, validator=enum(ScanKind))
     axis: int = attrs.field(validator=integer())
     accumulate: DType = attrs.field(validator=enum(DType))
     exclusive: bool = attrs.field(default=False, validator=instances(bool))

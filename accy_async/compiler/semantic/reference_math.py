@@ -107,14 +107,14 @@ def _minimum(lhs: Array, rhs: Array) -> Array:
     least = np.minimum(lhs, rhs)
     if lhs.dtype.kind != "f":
         return least
-    return np.where((lhs == rhs) & np.signbit(lhs), lhs, least)
+    return np.where(lhs == rhs, np.where(np.signbit(lhs), lhs, rhs), least)
 
 
 def _maximum(lhs: Array, rhs: Array) -> Array:
     most = np.maximum(lhs, rhs)
     if lhs.dtype.kind != "f":
         return most
-    return np.where((lhs == rhs) & np.signbit(lhs), rhs, most)
+    return np.where(lhs == rhs, np.where(np.signbit(lhs), rhs, lhs), most)
 
 
 def _amount(rhs: Array) -> Array:

@@ -331,6 +331,8 @@ def _clip(
 @implements(np.round)
 def _round(a: object, decimals: int = 0, out: object = None) -> TracedArray:
     plain("round", {"out": out})
+    if decimals >= 0 and not dtype_of(a).is_float:
+        return as_array(a).copy()
     if decimals == 0:
         result: TracedArray = call(np.rint, a)
         return result

@@ -107,6 +107,18 @@ def _number(kind: BinaryKind) -> Rule:
 _ON_BOOL = {BinaryKind.MINIMUM: BinaryKind.AND, BinaryKind.MAXIMUM: BinaryKind.OR}
 
 
+def _in_f32(rule: Rule) -> Rule:
+    """What takes several steps is not rounded to f16 or bf16 at each."""
+
+    def wide(f: FunctionBuilder, *operands: Value) -> Value:
+        if operands[0].dtype.bits > 16:
+            return rule(f, *operands)
+        widened = (f.convert(operand, DType.F32) for operand in operands)
+        return f.convert(rule(f, *widened), operands[0].dtype)
+
+    return wide
+
+
 def _sign(f: FunctionBuilder, a: Value) -> Value:
     one = f.select(f.compare(a, 0, "gt"), f.constant(1, a.type), f.constant(0, a.type))
     if a.dtype.is_signed:
@@ -178,13 +190,13 @@ UFUNCS: Mapping[np.ufunc, Rule] = {
     np.reciprocal: lambda f, a: f.div(1, a) if not a.dtype.is_float else f.div(1.0, a),
     np.sqrt: _unary(UnaryKind.SQRT),
     np.exp: _unary(UnaryKind.EXP),
-    np.exp2: lambda f, a: f.exp(f.mul(a, float(np.log(2.0)))),
-    np.expm1: _expm1,
+    np.exp2: _in_f32(lambda f, a: f.exp(f.mul(a, float(np.log(2.0))))),
+    np.expm1: _in_f32(_expm1),
     np.log: _unary(UnaryKind.LOG),
-    np.log2: lambda f, a: f.div(f.log(a), float(np.log(2.0))),
-    np.log10: lambda f, a: f.div(f.log(a), float(np.log(10.0))),
-    np.log1p: _log1p,
-    np.logaddexp: _logaddexp,
+    np.log2: _in_f32(lambda f, a: f.div(f.log(a), float(np.log(2.0)))),
+    np.log10: _in_f32(lambda f, a: f.div(f.log(a), float(np.log(10.0)))),
+    np.log1p: _in_f32(_log1p),
+    np.logaddexp: _in_f32(_logaddexp),
     np.tanh: _unary(UnaryKind.TANH),
     np.floor: _unary(UnaryKind.FLOOR),
     np.ceil: _unary(UnaryKind.CEILING),
