@@ -20,6 +20,7 @@ from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
 from accy_async.backends.loading import load_entry
 from accy_async.errors import GraceExpired, InvalidType, LaunchArgumentMismatch
+from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
 from accy_async.graph.options import LaunchOptions, OnError
 from accy_async.graph.plan import LaunchGraphPlan
@@ -82,6 +83,8 @@ class GraphExecutive:
         self._loading = anyio.Lock()
         self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
         self._idle_events: list[EventHandle] = []
+        # Takes the time for observers, on devices that ask no guards.
+        self._clock: DeviceClock | None = None
         self._runs: set[Run] = set()
         self._unstarted: dict[Run, RunProgress] = {}
         self._unobserved: list[Run] = []
@@ -202,8 +205,10 @@ class GraphExecutive:
                 backend.stream_wait_event(stream, event)
         self._governor.enter(job.progress, options.weight)
         if job.observer is not None:
+            if not backend.asks_guards and self._clock is None:
+                self._clock = DeviceClock(backend)
             job.telling = Telling(
-                job.observer, job.run.name, job.prepared, job.progress
+                job.observer, job.run.name, job.prepared, job.progress, self._clock
             )
         runner = Runner(
             backend,

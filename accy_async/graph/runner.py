@@ -285,14 +285,16 @@ class Runner:
             guard: Guard = progress.guard(node)
         else:
             guard = self._telling.guard(node, stream.id)
+            self._telling.begin(guard, stream)
         try:
             position = action(stream, guard)
         except Exception as error:  # noqa: BLE001 - it is the node's outcome
             self._refused(node, guard, error)
         else:
             progress.submitted(node, lane, position)
-            if self._telling is not None and node in progress.unguarded:
-                self._telling.watch(guard, progress.timelines[lane], position)
+            if self._telling is not None:
+                timeline = progress.timelines[lane]
+                self._telling.submitted(guard, stream, timeline, position)
 
     def _refused(self, node: int, guard: Guard, error: Exception) -> None:
         """A node could not be submitted: it failed, unless the device is lost."""

@@ -49,6 +49,9 @@ class BackendCore(BackendHooks):
     writes_block: ClassVar[bool] = False
     """True where submitting a copy from host memory copies it first."""
 
+    asks_guards: ClassVar[bool] = True
+    """True where the device asks an operation's guard when its turn comes."""
+
     def __init__(self, kind: BackendKind, *, grace_s: float = DEFAULT_GRACE_S) -> None:
         self.kind = kind
         self.grace_s = grace_s

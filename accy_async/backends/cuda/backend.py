@@ -73,6 +73,7 @@ class CudaBackend(CudaCopies, CudaExchange):
 
     loads_block: ClassVar[bool] = True
     writes_block: ClassVar[bool] = True
+    asks_guards: ClassVar[bool] = False
 
     def __init__(
         self,
