@@ -25,6 +25,7 @@ __all__ = [
     "GraphLoop",
     "GraphNode",
     "GraphOperation",
+    "GraphRecord",
     "GraphRequest",
     "GraphUpload",
     "node_count",
@@ -93,6 +94,17 @@ class GraphJoin:
 
 
 @attrs.frozen
+class GraphRecord:
+    """Record an event; not within a loop."""
+
+    event: EventHandle
+
+    def handles(self) -> tuple[Handle, ...]:
+        """The objects that it uses."""
+        return (self.event,)
+
+
+@attrs.frozen
 class GraphLoop:
     """Bodies that take turns, again and again, each turn after the one before.
 
@@ -119,6 +131,7 @@ GraphOperation = (
     | GraphUpload
     | GraphDownload
     | GraphJoin
+    | GraphRecord
     | GraphLoop
 )
 """What a node does. A launch of no blocks does nothing."""
@@ -135,7 +148,6 @@ class GraphNode:
         number: what the launcher calls it, for its guard; -1 for none.
         name: for error messages.
         priority: of a launch, against the graph's other nodes; 0 is normal.
-        event: recorded when it is done; only in the outermost body.
     """
 
     operation: GraphOperation
@@ -143,7 +155,6 @@ class GraphNode:
     number: int = -1
     name: str = ""
     priority: int = 0
-    event: EventHandle | None = None
 
 
 GraphBody = tuple[GraphNode, ...]
@@ -166,8 +177,6 @@ class GraphRequest:
                     found[binding.handle] = None
             else:
                 found.update(dict.fromkeys(operation.handles()))
-            if node.event is not None:
-                found[node.event] = None
         return found
 
 
@@ -187,7 +196,7 @@ def node_count(body: GraphBody) -> int:
 
 def topology(body: GraphBody) -> tuple[object, ...]:
     """What has to stay for nodes to be changed in place."""
-    return tuple((_kind(node.operation), node.after, node.event) for node in body)
+    return tuple((_kind(node.operation), node.after) for node in body)
 
 
 def _kind(operation: GraphOperation) -> object:
@@ -203,4 +212,6 @@ def _kind(operation: GraphOperation) -> object:
         return type(operation), id(operation.array), operation.array.nbytes > 0
     if isinstance(operation, GraphCopy):
         return GraphCopy, operation.byte_size > 0
+    if isinstance(operation, GraphRecord):
+        return operation
     return type(operation)

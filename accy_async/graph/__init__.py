@@ -22,7 +22,7 @@ from accy_async.graph.nodes import (
     Operation,
     RuntimeScalar,
 )
-from accy_async.graph.options import LaunchOptions, OnError
+from accy_async.graph.options import LaunchOptions, Lowering, OnError
 from accy_async.graph.outcome import (
     HostCallFailed,
     NodeSkipped,
@@ -59,6 +59,7 @@ __all__ = [
     "LaunchGraphPlan",
     "LaunchOptions",
     "LoopRef",
+    "Lowering",
     "NodeHandle",
     "NodeRef",
     "NodeSkipped",

@@ -22,6 +22,8 @@ from accy_async.backends.loading import load_entry
 from accy_async.errors import GraceExpired, InvalidType, LaunchArgumentMismatch
 from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
+from accy_async.graph.lowering.policy import can_lower, follow, lower
+from accy_async.graph.lowering.replay import replay, side_streams, watched_items
 from accy_async.graph.options import LaunchOptions, OnError
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.prepared import (
@@ -45,12 +47,17 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import LoadedArtifact
     from accy_async.backends.streampool import StreamPool
+    from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.observe.protocol import Observer
 
 __all__ = ["GraphExecutive"]
 
 MAX_PREPARED = 32
 """Prepared plans kept for running again; the one unused longest goes first."""
+
+
+MAX_ALIKE = 8
+"""Sets of buffers that a plan is prepared for before a further one takes one over."""
 
 
 _LONG = 1000
@@ -198,6 +205,9 @@ class GraphExecutive:
     async def _run(self, job: _Job) -> None:
         job.prepared = await self._prepare(job)
         job.progress.unguarded = job.prepared.unguarded
+        job.lowered = await lower(
+            job.prepared, job.options, is_observed=job.observer is not None
+        )
         await self._lease(job)
         backend, options = self._backend, job.options
         for event in options.wait_events:
@@ -210,9 +220,25 @@ class GraphExecutive:
             job.telling = Telling(
                 job.observer, job.run.name, job.prepared, job.progress, self._clock
             )
+        memories = await self._submit(job, job.prepared)
+        self._governor.drain(job.progress)
+        if options.signal_event is not None:
+            self._signal(job, options.signal_event)
+        job.run.note_bindings(_held(job, memories))
+        job.progress.has_submitted_all = True
+        await job.progress.wait_streams()
+
+    async def _submit(self, job: _Job, prepared: PreparedGraph) -> Sequence[Memory]:
+        """Submit it all, as one graph or node by node; returns where slots' values are.
+
+        Cancellation: nothing further is submitted.
+        """
+        if job.lowered is not None:
+            replay(self._backend, prepared, job.lowered, job.progress, job.streams)
+            return job.lowered.memories
         runner = Runner(
-            backend,
-            job.prepared,
+            self._backend,
+            prepared,
             job.progress,
             job.streams,
             job.take_event(self._new_event),
@@ -220,16 +246,18 @@ class GraphExecutive:
             job.telling,
         )
         await runner.run(await laid_out(job.plan, job.max_streams))
-        self._governor.drain(job.progress)
-        if options.signal_event is not None:
-            self._signal(job, options.signal_event)
-        job.run.note_bindings(_held(job, runner.memories))
-        job.progress.has_submitted_all = True
-        await job.progress.wait_streams()
+        return runner.memories
 
     async def _lease(self, job: _Job) -> None:
         own = job.options.stream
-        if own is not None:
+        if job.lowered is not None:
+            job.leased = [await self._streams.lease()]
+            for _ in range(side_streams(job.lowered)):
+                stream = self._streams.lease_nowait()
+                if stream is not None:
+                    job.leased.append(stream)
+            job.streams = job.leased
+        elif own is not None:
             job.streams = [own]
             job.max_streams = 1
         else:
@@ -289,6 +317,7 @@ class GraphExecutive:
             destroy_all(backend, job.events, errors)
         if job.prepared is not None:
             job.prepared.is_in_use = False
+            job.prepared.awaited |= watched_items(job.prepared, job.progress.awaited)
             if settled is not None or not is_idle:
                 self._forget(job.prepared, errors)
         if settled is not None:
@@ -312,7 +341,11 @@ class GraphExecutive:
         if found is not None and not found.is_in_use and found.is_alive:
             self._prepared.move_to_end(key)
             found.is_in_use = True
+            found.runs += 1
             return found
+        taken = self._take_over(key, job)
+        if taken is not None:
+            return taken
         await self._load_kernels(job.plan)
         events = {
             name: event
@@ -323,6 +356,7 @@ class GraphExecutive:
             self._backend, job.plan, self._kernels, job.bound, events, job.options
         )
         prepared.is_in_use = True
+        prepared.runs = 1
         try:
             with without_pauses(len(job.plan.nodes)):
                 await in_slices(prepared.make_actions())
@@ -337,6 +371,37 @@ class GraphExecutive:
         self._prepared[key] = prepared
         self._evict()
         return prepared
+
+    def _take_over(self, key: tuple[object, ...], job: _Job) -> PreparedGraph | None:
+        """One of a plan's prepared ones for other buffers and scalars than it had.
+
+        Only where it is, or may be, a device graph: changing that in place costs less
+        than preparing, and much less than another graph.
+        """
+        alike = [
+            (old, prepared)
+            for old, prepared in self._prepared.items()
+            if old[0] == key[0] and old[2:4] == key[2:4]
+        ]
+        if len(alike) < MAX_ALIKE:
+            return None
+        for old, prepared in alike:  # the one unused longest first
+            if prepared.is_in_use or not can_lower(prepared):
+                continue
+            del self._prepared[old]
+            self._prepared[key] = prepared
+            prepared.is_in_use = True
+            prepared.runs += 1
+            job.prepared = prepared  # given back, or forgotten, whatever comes now
+            try:
+                follow(prepared, prepared.rebind(job.bound, job.options))
+            except BaseException as error:
+                errors: list[Exception] = []
+                self._forget(prepared, errors)
+                raise_together("preparing a plan", error, errors)
+                raise
+            return prepared
+        return None
 
     def _evict(self) -> None:
         for key, prepared in list(self._prepared.items()):
@@ -392,6 +457,7 @@ class _Job:
         self.prepared: PreparedGraph | None = None
         self.observer = observer
         self.telling: Telling | None = None
+        self.lowered: LoweredGraph | None = None
         self.max_streams = 1
         self.streams: list[StreamHandle] = []
         self.leased: list[StreamHandle] = []

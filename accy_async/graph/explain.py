@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from accy_async.graph.dataflow import WRITES
+from accy_async.graph.lowering.report import lowering_report
 from accy_async.graph.nodes import KernelCall, LaunchGraphLoop, RuntimeScalar
 from accy_async.graph.order import HOST, LOOP
 from accy_async.graph.placing import (
@@ -39,6 +40,7 @@ def explain(plan: LaunchGraphPlan, max_streams: int, limit: int) -> str:
             break
         budget -= 1
         lines += ["  " * indent + line for line in _block(plan, block, limit)]
+    lines += lowering_report(plan, limit)
     lines += _order_edges(plan, limit)
     lines += _slots(plan, limit)
     return "\n".join(lines) + "\n"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from attrs import Attribute
 
-__all__ = ["LaunchOptions", "OnError"]
+__all__ = ["LaunchOptions", "Lowering", "OnError"]
 
 
 class OnError(str, Enum):
@@ -42,6 +42,27 @@ class OnError(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+class Lowering(str, Enum):
+    """Whether a plan is run as one graph of the device."""
+
+    AUTOMATIC = "automatic"
+    """From its second run with the same bindings on, where it can be."""
+
+    ALWAYS = "always"
+    """From its first run on; refused where it cannot be, with the reasons."""
+
+    NEVER = "never"
+    """It is submitted node by node."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+def _lowering(value: Lowering | str) -> Lowering:
+    """Converter: a member, or its value as text."""
+    return member_of(Lowering, value)
 
 
 def on_error(value: OnError | str) -> OnError:
@@ -77,6 +98,7 @@ class LaunchOptions:
         tuning: which launch candidate a node uses, by node name.
         runtime_scalars: what the plan's `RuntimeScalar` references stand for.
         on_error: what becomes of the nodes that do not depend on a failed one.
+        lowering: whether the run is submitted as one graph of the device.
         weight: the run's share, against that of the other runs.
         name: the run's name in errors, logs and traces.
     """
@@ -100,6 +122,9 @@ class LaunchOptions:
     )
     on_error: OnError = attrs.field(
         default=OnError.FINISH, converter=on_error, validator=enum(OnError)
+    )
+    lowering: Lowering = attrs.field(
+        default=Lowering.AUTOMATIC, converter=_lowering, validator=enum(Lowering)
     )
     weight: float = attrs.field(default=1.0, validator=number(0.001, 1000.0))
     name: str | None = attrs.field(default=None, validator=optional(text()))

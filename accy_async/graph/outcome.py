@@ -78,6 +78,8 @@ class RunStatistics:
         host_calls: functions called on the host.
         yields: times that submitting gave way to the event loop.
         waits_for_room: times that submitting waited for work in flight to end.
+        is_lowered: True where the run was one graph of the device; then there is
+            one submission.
         submit_ns: time spent submitting, in nanoseconds.
     """
 
@@ -91,3 +93,4 @@ class RunStatistics:
     yields: int
     waits_for_room: int
     submit_ns: int
+    is_lowered: bool = False

@@ -11,7 +11,7 @@ combination of buffers that it has met; all others have exactly one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import LoadedArtifact
+    from accy_async.graph.lowering.lowered import LoweredGraph
+    from accy_async.graph.lowering.outline import Obstacle
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
 
@@ -222,6 +224,13 @@ class PreparedGraph:
         events: what external events are bound to.
         options: scalars and candidates.
 
+    Attributes:
+        runs: how many runs it has served, one that goes on included.
+        lowered: it as a device graph, once it is one; its own.
+        obstacles: what keeps it from being one, where that was found.
+        awaited: the items of the plan's top block that runs' users awaited by
+            themselves.
+
     Raises:
         OutOfMemory: no room for the scratch; none is left allocated.
     """
@@ -240,7 +249,12 @@ class PreparedGraph:
         self.bound = bound
         self.options = options
         self.events: dict[str, EventHandle] = dict(events)
+        self.initial_memories: tuple[Memory, ...] = ()
         self.is_in_use = False
+        self.runs = 0
+        self.lowered: LoweredGraph | None = None
+        self.obstacles: tuple[Obstacle, ...] = ()
+        self.awaited: set[int] = set()
         self.geometries: dict[int, FixedLaunch] = {}
         self._kernels = kernels
         self._scratch: list[BufferHandle] = []
@@ -276,20 +290,31 @@ class PreparedGraph:
             LaunchArgumentMismatch, CapabilityMismatch: a launch does not fit its
                 kernel or the device; nothing was submitted.
         """
+        count = len(self.plan.nodes)
+        self.launches, self._actions = [None] * count, [None] * count
         for index, node in enumerate(self.plan.nodes):
-            made = None if node.is_host else self._make(index, self.initial_memories)
-            if isinstance(made, PreparedLaunch):
-                self.launches.append(made)
-                self._actions.append(None)
-            else:
-                self.launches.append(None)
-                self._actions.append(made)
-            if isinstance(node.operation, KernelCall):
-                if 0 in self.geometries[index].grid:
-                    self.unguarded.add(index)
-            elif isinstance(node.operation, (EventWait, EventSignal)):
-                self.unguarded.add(index)
+            if not node.is_host:
+                self._renew(index)
             yield
+
+    def _renew(self, index: int) -> None:
+        """Make what submits a node whose slots have the buffers they begin with."""
+        made = self._make(index, self.initial_memories)
+        is_launch = isinstance(made, PreparedLaunch)
+        self.launches[index] = cast("PreparedLaunch", made) if is_launch else None
+        self._actions[index] = None if is_launch else cast("Action", made)
+        operation = self.plan.nodes[index].operation
+        if isinstance(operation, (EventWait, EventSignal)) or (
+            isinstance(operation, KernelCall) and 0 in self.geometries[index].grid
+        ):
+            self.unguarded.add(index)
+        else:
+            self.unguarded.discard(index)
+
+    def make_launch(self, index: int, memories: Sequence[Memory]) -> PreparedLaunch:
+        """A kernel's launch where the slots have these buffers."""
+        node = self.plan.nodes[index]
+        return self._make_launch(node, cast("KernelCall", node.operation), memories)
 
     @property
     def is_alive(self) -> bool:
@@ -297,6 +322,45 @@ class PreparedGraph:
         handles: list[Handle] = [*self.events.values()]
         handles += [m for m in self.initial_memories if isinstance(m, BufferHandle)]
         return all(self.backend.is_alive(handle) for handle in handles)
+
+    def rebind(self, bound: Mapping[str, Memory], options: LaunchOptions) -> list[int]:
+        """Take other buffers, arrays and scalars; nothing of it may be in use.
+
+        Some 10 us for each node that has others then, and nothing for the rest.
+
+        Returns:
+            The nodes that have others.
+
+        Raises:
+            LaunchArgumentMismatch, CapabilityMismatch: a launch does not fit its
+                kernel or the device; the plan has to be closed then.
+        """
+        plan, old = self.plan, self.initial_memories
+        new = tuple(
+            bound.get(slot.name, memory)
+            for slot, memory in zip(plan.slots, old, strict=True)
+        )
+        slots = {i for i, one in enumerate(new) if one is not old[i]}
+        scalars = {
+            i
+            for i, scalar in enumerate(options.runtime_scalars)
+            if scalar != self.options.runtime_scalars[i]
+        }
+        self.bound, self.options, self.initial_memories = bound, options, new
+        self._bindings.clear()
+        self._variants.clear()
+        changed = [
+            index
+            for index, node in enumerate(plan.nodes)
+            if not node.is_host
+            and (
+                any(slot in slots for slot, _ in plan.uses[index])
+                or (scalars and _has_scalar(node, scalars))
+            )
+        ]
+        for index in changed:
+            self._renew(index)
+        return changed
 
     def close(self) -> None:
         """Destroy scratch and events; what is in use goes to the reaper."""
@@ -332,7 +396,7 @@ class PreparedGraph:
                 memory = backend.allocate_buffer(slot.byte_size)
                 self._scratch.append(memory)
             memories.append(memory)
-        self.initial_memories: tuple[Memory, ...] = tuple(memories)
+        self.initial_memories = tuple(memories)
         for name in plan.signalled_events:
             if name not in self.events:
                 event = backend.create_event()
@@ -340,7 +404,11 @@ class PreparedGraph:
                 self.events[name] = event
 
     def _destroy(self, errors: list[Exception]) -> None:
-        handles: list[Handle] = [*reversed(self._own_events)]
+        handles: list[Handle] = []
+        if self.lowered is not None:
+            handles += self.lowered.handles()
+            self.lowered = None
+        handles += reversed(self._own_events)
         handles += reversed(self._scratch)
         destroy_all(self.backend, handles, errors)
         self._own_events.clear()
@@ -482,3 +550,11 @@ class PreparedGraph:
                 f"node {node.name!r}: kernel {entry.target!r} has no launch candidates"
             )
         return entry.launch_resources.candidate(chosen).geometry
+
+
+def _has_scalar(node: LaunchGraphNode, scalars: Container[int]) -> bool:
+    """True where a kernel takes one of the run's scalars with these indices."""
+    return any(
+        isinstance(scalar, RuntimeScalar) and scalar.index in scalars
+        for scalar in node.runtime_scalars
+    )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -79,6 +80,8 @@ class RunProgress:
         is_guarding: True once nodes must ask whether they may still run.
         has_submitted_all: True once nothing is left to submit.
         has_failed: set when a node fails and everything is to be given up.
+        is_lowered: True where all of it was given to the device as one graph.
+        awaited: nodes and loops that somebody has awaited by themselves.
         unguarded: nodes that the device does not ask about in their turn: those
             that only wait for or signal an event, launches of no blocks.
         done: set when the run is over.
@@ -93,6 +96,8 @@ class RunProgress:
         self.is_guarding = False
         self.has_submitted_all = False
         self.has_failed = Completion()
+        self.is_lowered = False
+        self.awaited: set[int] = set()
         self.unguarded: set[int] = set()
         self.done = anyio.Event()
         self.submissions = self.event_records = self.event_waits = 0
@@ -130,6 +135,25 @@ class RunProgress:
         if self._trackers and not self.relations.loops_around(index):
             for inner in self.relations.within(index):
                 self._tell(inner)
+
+    def submitted_whole(self, lane: int, position: int) -> None:
+        """All nodes and loops were given to the device as one graph."""
+        self.is_lowered = True
+        count = self.relations.count
+        self._lane = array("i", [lane]) * count
+        self._position = array("q", [position]) * count
+        flags = np.frombuffer(self._flags, np.uint8)
+        flags[flags == _WAITING] = _SUBMITTED
+        self.submissions += 1
+        if self._watched or self._trackers:
+            for index in range(count):
+                self._tell(index)
+
+    def moved(self, indices: Iterable[int], lane: int, position: int) -> None:
+        """Of a lowered run, nodes and loops that another stream tells of."""
+        for index in indices:
+            self._lane[index] = lane
+            self._position[index] = position
 
     def host_started(self, index: int) -> None:
         """A host call begins."""
@@ -330,6 +354,7 @@ class RunProgress:
 
     async def wait(self, index: int) -> None:
         """Return when a node or loop is done, in whatever way."""
+        self.awaited.add(index)
         while True:
             flag = self._flags[index]
             watched = index
@@ -380,6 +405,7 @@ class RunProgress:
             yields=self.yields,
             waits_for_room=self.waits_for_room,
             submit_ns=self.submit_ns,
+            is_lowered=self.is_lowered,
         )
 
     def track(self) -> Tracker:

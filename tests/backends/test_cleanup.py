@@ -16,7 +16,7 @@ from accy_async.errors import AccyError, DeviceError, GraceExpired, OutOfMemory
 from tests.backends.loops import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
-NOTHING_LEFT = {"buffers": 0, "artifacts": 0, "streams": 0, "events": 0}
+NOTHING_LEFT = {"buffers": 0, "artifacts": 0, "streams": 0, "events": 0, "graphs": 0}
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from accy_async.backends.devicegraph import (
     GraphFill,
     GraphLoop,
     GraphNode,
+    GraphRecord,
     GraphRequest,
     GraphUpload,
     node_count,
@@ -217,8 +218,9 @@ async def test_an_event_is_recorded_in_its_place(parts: Parts) -> None:
     backend.hold_all()
     stream, side = backend.create_stream(), backend.create_stream()
     event = backend.create_event()
-    first = GraphNode(parts.launch(parts.one), event=event)
-    graph = backend.create_graph(request(first, GraphNode(parts.launch(parts.other))))
+    first, last = (GraphNode(parts.launch(one)) for one in (parts.one, parts.other))
+    record = GraphNode(GraphRecord(event), (0,))
+    graph = backend.create_graph(request(first, record, last))
     backend.launch_graph(graph, stream)
     waited = backend.stream_wait_event(side, event)
     backend.release(side)

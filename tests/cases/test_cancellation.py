@@ -232,6 +232,7 @@ def check_fan_out(backend: RecordingBackend, streams: list[StreamHandle]) -> Non
         "artifacts": 0,
         "streams": 4,
         "events": 0,
+        "graphs": 0,
     }
 
 

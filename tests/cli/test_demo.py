@@ -21,7 +21,7 @@ from accy_async.compiler.kernels import reference_scan, scan_additions
 from accy_async.errors import DeviceError, OutOfMemory
 from tests.cli.conftest import Run
 
-NOTHING = {"buffers": 0, "artifacts": 0, "streams": 0, "events": 0}
+NOTHING = {"buffers": 0, "artifacts": 0, "streams": 0, "events": 0, "graphs": 0}
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

@@ -82,6 +82,9 @@ those, 1 by the host
   right3: stream 0, goes on from right2
   bottom: stream 0, goes on from right3; waits for left2
   tell: on the host, when these are done: bottom
+cannot be lowered to a device graph:
+  tell: a call on the host, which a device graph cannot make: on the driver's \
+thread it could deadlock against the interpreter lock
 slot a: written by top, read by left, read by left2, read by right, written by bottom
 slot b: written by left, read by left2
 slot c: written by left2, read by bottom
@@ -118,6 +121,11 @@ those, 2 by the host
       critical path, 1 long: step
       static: nothing is resolved on the host
       step: stream 0, opens it
+cannot be lowered to a device graph:
+  peek: a call on the host, which a device graph cannot make: on the driver's \
+thread it could deadlock against the interpreter lock
+  solve: what follows would have to be skipped after max_iterations=7, which only \
+the host can do
 edges besides the dependencies: 1
   first → peek by event 'go'
 slot x: read by step
@@ -131,7 +139,7 @@ def test_reports_are_bounded() -> None:
     """However large the plan, they stay readable, and say what they leave out."""
     plan = graph(" ".join(f"n{i}" for i in range(3000)))
     text = plan.explain(limit=5)
-    assert len(text.splitlines()) == 11
+    assert len(text.splitlines()) == 12
     assert "  ... 2995 more\n" in text
     assert '"... 2990 more nodes"' in plan.to_dot(limit=10)
     assert "... 2990 more nodes</text>" in plan.to_svg(limit=10)

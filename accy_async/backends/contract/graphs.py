@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore, admit
-from accy_async.backends.devicegraph import topology, walk
+from accy_async.backends.devicegraph import GraphRecord, topology
 from accy_async.backends.handles import GraphHandle, Handle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import GraphState
 from accy_async.errors import CapabilityMismatch, InvalidGraph
@@ -139,8 +139,11 @@ class Graphs(BackendCore):
         request: GraphRequest,
         objects: dict[Handle, Resource],
     ) -> None:
-        events = [node.event for node in walk(request.body) if node.event is not None]
-        state.events = tuple(objects[event] for event in events)
+        state.events = tuple(
+            objects[node.operation.event]
+            for node in request.body
+            if isinstance(node.operation, GraphRecord)
+        )
         resource.compose(objects.values())
         lost = next((part for part in objects.values() if not part.is_alive), None)
         resource.broken_by = lost

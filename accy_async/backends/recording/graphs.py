@@ -8,7 +8,7 @@ that a value decides have no turns, since reads give zeros.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.devicegraph import (
@@ -16,6 +16,7 @@ from accy_async.backends.devicegraph import (
     GraphDownload,
     GraphLoop,
     GraphNode,
+    GraphRecord,
 )
 from accy_async.backends.hooks import EventState, GraphState, StreamState
 from accy_async.backends.launch import PreparedLaunch
@@ -62,7 +63,7 @@ class RecordingGraphs(RecordingHooks):
         stream: StreamState,
         body: GraphBody,
         guard_of: GuardOf | None,
-        events: object,
+        events: Iterator[Resource],
     ) -> None:
         for node in body:
             operation = node.operation
@@ -70,10 +71,10 @@ class RecordingGraphs(RecordingHooks):
                 for turn in range(operation.count or 0):
                     bodies = operation.turns
                     self._play(stream, bodies[turn % len(bodies)], guard_of, events)
+            elif isinstance(operation, GraphRecord):
+                self._play_event(stream, next(events))
             else:
                 self._play_node(stream, node, guard_of)
-            if node.event is not None:
-                self._play_event(stream, next(events))  # type: ignore[call-overload]
 
     def _play_node(
         self, stream: StreamState, node: GraphNode, guard_of: GuardOf | None

@@ -1,0 +1,168 @@
+"""An outline's nodes with buffers: the device graph that a device is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import attrs
+
+from accy_async.backends.devicegraph import (
+    GraphBody,
+    GraphCopy,
+    GraphDownload,
+    GraphFill,
+    GraphJoin,
+    GraphLoop,
+    GraphNode,
+    GraphOperation,
+    GraphRecord,
+    GraphRequest,
+    GraphUpload,
+)
+from accy_async.graph.nodes import (
+    CopyBuffer,
+    CopyFromDevice,
+    CopyToDevice,
+    Fill,
+    KernelCall,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from accy_async.backends.handles import BufferHandle, EventHandle
+    from accy_async.backends.launch import PreparedLaunch
+    from accy_async.graph.lowering.outline import Outline, OutlineNode
+    from accy_async.graph.prepared import Memory, PreparedGraph
+
+__all__ = ["Binder"]
+
+
+class Binder:
+    """Gives the nodes of one plan's outlines the buffers that it is prepared for.
+
+    A launch is packed once for each set of buffers that it has in the outline, and
+    kept as long as these are what they are.
+    """
+
+    def __init__(self, prepared: PreparedGraph) -> None:
+        self._prepared = prepared
+        self._plan = prepared.plan
+        self._uses = [tuple(slot for slot, _ in uses) for uses in prepared.plan.uses]
+        self._launches: dict[tuple[int, ...], PreparedLaunch] = {}
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """Pack the launches of these nodes anew when they are asked for next."""
+        gone = frozenset(nodes)
+        self._launches = {k: v for k, v in self._launches.items() if k[0] not in gone}
+
+    def bind(
+        self, outline: Outline, events: Sequence[tuple[EventHandle, int]] = ()
+    ) -> GraphRequest:
+        """The device graph of an outline.
+
+        Args:
+            outline: the outline.
+            events: events to record, each after an item of the plan's top block.
+
+        Raises:
+            LaunchArgumentMismatch, CapabilityMismatch, InvalidBuffer,
+            InvalidArtifact: a launch does not fit its kernel, the device or what is
+                alive.
+        """
+        body = self._body(outline.body)
+        records = [(event, outline.ends[item]) for event, item in events]
+        return GraphRequest(_with_records(body, records) if records else body)
+
+    def memories(self, where: Sequence[int]) -> list[Memory]:
+        """What holds each slot's value where the slots have these memories."""
+        first = self._prepared.initial_memories
+        return [first[slot] for slot in where]
+
+    def _body(self, nodes: Sequence[OutlineNode]) -> GraphBody:
+        return tuple([self._node(node) for node in nodes])
+
+    def _node(self, node: OutlineNode) -> GraphNode:
+        if node.turns:
+            return self._loop(node)
+        made = self._plan.nodes[node.index]
+        return GraphNode(
+            self._operation(node.index, node.where),
+            node.after,
+            node.index,
+            made.name,
+            made.priority or 0,
+        )
+
+    def _loop(self, node: OutlineNode) -> GraphNode:
+        loop = self._plan.loops[node.index]
+        condition = None
+        if loop.condition is not None:
+            slot = node.where[self._plan.slot_index[loop.condition]]
+            condition = self._prepared.initial_memories[slot]
+        turns = tuple(self._body(turn) for turn in node.turns)
+        operation = GraphLoop(turns, node.count, cast("BufferHandle", condition))
+        return GraphNode(operation, node.after, -1, loop.name)
+
+    def _operation(self, index: int, where: Sequence[int]) -> GraphOperation:
+        operation = self._plan.nodes[index].operation
+        if isinstance(operation, KernelCall):
+            return self._launch(index, where)
+        first, slots = self._prepared.initial_memories, self._plan.slot_index
+
+        def buffer(name: str) -> BufferHandle:
+            return cast("BufferHandle", first[where[slots[name]]])
+
+        def array(name: str) -> np.ndarray:
+            return cast("np.ndarray", first[where[slots[name]]])
+
+        if isinstance(operation, CopyToDevice):
+            return GraphUpload(array(operation.source), buffer(operation.target))
+        if isinstance(operation, CopyFromDevice):
+            return GraphDownload(buffer(operation.source), array(operation.target))
+        if isinstance(operation, CopyBuffer):
+            size = self._plan.slot(operation.target).byte_size
+            return GraphCopy(buffer(operation.source), buffer(operation.target), size)
+        if isinstance(operation, Fill):
+            size = self._plan.slot(operation.target).byte_size
+            pattern = operation.value.to_bytes()
+            return GraphFill(buffer(operation.target), pattern, size)
+        return GraphJoin()  # a named event: an edge of the graph, or its own affair
+
+    def _launch(self, index: int, where: Sequence[int]) -> PreparedLaunch:
+        prepared = self._prepared
+        mine = self._uses[index]
+        packed = prepared.launches[index]
+        if packed is not None and all(where[slot] == slot for slot in mine):
+            return packed
+        key = (index, *[where[slot] for slot in mine])
+        found = self._launches.get(key)
+        if found is None:
+            found = prepared.make_launch(index, self.memories(where))
+            self._launches[key] = found
+        return found
+
+
+def _with_records(
+    body: GraphBody, records: Sequence[tuple[EventHandle, tuple[int, ...]]]
+) -> GraphBody:
+    """The body with events recorded, each directly behind what it comes after."""
+    behind: dict[int, list[tuple[EventHandle, tuple[int, ...]]]] = {}
+    for record in records:
+        behind.setdefault(max(record[1], default=-1), []).append(record)
+    found: list[GraphNode] = []
+    places: list[int] = []
+
+    def add_records(place: int) -> None:
+        for event, ends in behind.get(place, ()):
+            after = tuple([places[end] for end in ends])
+            found.append(GraphNode(GraphRecord(event), after))
+
+    add_records(-1)
+    for place, node in enumerate(body):
+        places.append(len(found))
+        after = tuple([places[before] for before in node.after])
+        found.append(attrs.evolve(node, after=after))
+        add_records(place)
+    return tuple(found)

@@ -1,0 +1,146 @@
+"""A prepared plan as a device graph: made, kept up to date, launched, destroyed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.handles import EventHandle, GraphHandle, Handle
+from accy_async.graph.lowering.binding import Binder
+from accy_async.graph.lowering.outline import Outline
+
+if TYPE_CHECKING:
+    from accy_async.backends.guards import GuardOf
+    from accy_async.backends.handles import StreamHandle
+    from accy_async.graph.prepared import Memory, PreparedGraph
+
+__all__ = ["MOST_WATCHED", "LoweredGraph"]
+
+MOST_WATCHED = 16
+"""Items of a graph that record an event for those who await them."""
+
+
+class LoweredGraph:
+    """The device graph of one prepared plan, which owns it.
+
+    Args:
+        prepared: the plan, its buffers and its launches.
+        outline: the plan as one graph.
+
+    Attributes:
+        outline: the plan as one graph, for the scalars that it has now.
+        made: how often a device graph was made for it.
+        updated: how often one was changed in place.
+        watched: the items of the plan's top block that record an event, in the
+            outline's order.
+    """
+
+    def __init__(self, prepared: PreparedGraph, outline: Outline) -> None:
+        self.outline = outline
+        self.made = self.updated = 0
+        self.watched: tuple[int, ...] = ()
+        self._backend = prepared.backend
+        self._prepared = prepared
+        self._binder = Binder(prepared)
+        self._graph: GraphHandle | None = None
+        self._events: dict[int, EventHandle] = {}
+
+    def make(self) -> None:
+        """Make the device graph; an old one is destroyed. Any thread.
+
+        Takes some 10 us a node.
+
+        Raises:
+            AccyError: the device refused; there is no device graph then.
+        """
+        self._drop_graph()
+        request = self._binder.bind(self.outline, self._records())
+        self._graph = self._backend.create_graph(request)
+        self.made += 1
+
+    def watch(self, items: Collection[int]) -> bool:
+        """Have events recorded after these items too; True where one is new.
+
+        `make` has to be called then. Items beyond `MOST_WATCHED` are left out.
+
+        Raises:
+            AccyError: the device refused to open an event.
+        """
+        fresh = [item for item in items if item not in self._events]
+        fresh = fresh[: MOST_WATCHED - len(self._events)]
+        for item in fresh:
+            self._events[item] = self._backend.create_event()
+        if fresh:
+            self.watched = tuple(sorted(self._events))
+        return bool(fresh)
+
+    def change(self, outline: Outline, nodes: Sequence[int]) -> None:
+        """Follow what the prepared plan has become.
+
+        Args:
+            outline: the plan as one graph, which may be another one now.
+            nodes: those whose launches are others now.
+
+        Raises:
+            AccyError: the device refused; there is no device graph then.
+        """
+        self.outline = outline
+        self._binder.forget(nodes)
+        if self._graph is not None:
+            request = self._binder.bind(outline, self._records())
+            if self._backend.update_graph(self._graph, request):
+                self.updated += 1
+                return
+        self.make()
+
+    @property
+    def is_made(self) -> bool:
+        """True where there is a device graph to launch."""
+        return self._graph is not None
+
+    @property
+    def memories(self) -> Sequence[Memory]:
+        """What holds each slot's value after a launch."""
+        return self._binder.memories(self.outline.where)
+
+    @property
+    def events(self) -> Mapping[int, EventHandle]:
+        """The events that are recorded, by the item that each comes after."""
+        return self._events
+
+    def launch(self, stream: StreamHandle | None, guard_of: GuardOf | None) -> int:
+        """Submit it all; returns its position on the stream.
+
+        Raises:
+            AccyError: something that it uses is not alive, or the device refused.
+        """
+        assert self._graph is not None
+        return self._backend.launch_graph(self._graph, stream, guard_of)
+
+    def handles(self) -> Iterator[Handle]:
+        """What it owns, as it is to be destroyed."""
+        if self._graph is not None:
+            yield self._graph
+        yield from self._events.values()
+
+    def close(self) -> None:
+        """Destroy it; what is in use goes to the reaper.
+
+        Raises:
+            ExceptionGroup: the device refused.
+        """
+        errors: list[Exception] = []
+        handles = list(self.handles())
+        self._graph = None
+        self._events = {}
+        destroy_all(self._backend, handles, errors)
+        raise_together("closing a lowered plan", None, errors)
+
+    def _records(self) -> list[tuple[EventHandle, int]]:
+        return [(self._events[item], item) for item in self.watched]
+
+    def _drop_graph(self) -> None:
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            self._backend.discard(graph)

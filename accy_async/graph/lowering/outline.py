@@ -1,0 +1,346 @@
+"""What a plan comes to as one graph of the device, and what keeps it from that.
+
+Pure: an `Outline` is made of a plan and of how often its loops run, and names no
+buffer. Where carries have swapped the buffers of slots, a node of the outline says
+of each slot whose *first* memory it has there, so that nothing is ever copied for
+a carry: a loop's body is there once for each arrangement of its buffers.
+
+* Edges are the plan's own: of dependencies, events within the plan, and labels.
+* A loop of few nodes is unrolled. Another stays a loop, whose turns are its body
+  in each arrangement that the carries come round to (two for a pair of slots).
+* A loop whose end a value decides must come out with the buffers where they were,
+  as what follows it is decided beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from accy_async.graph.nodes import EventSignal, EventWait, HostCall, RuntimeScalar
+from accy_async.graph.order import LOOP
+
+if TYPE_CHECKING:
+    from accy_async.dtypes import ScalarArgument
+    from accy_async.graph.nodes import LaunchGraphLoop
+    from accy_async.graph.order import Block
+    from accy_async.graph.plan import LaunchGraphPlan
+
+__all__ = [
+    "MOST_TURNS",
+    "MOST_UNROLLED",
+    "Obstacle",
+    "Outline",
+    "OutlineNode",
+    "outline",
+]
+
+MOST_UNROLLED = 128
+"""Nodes that a loop may come to unrolled, where the device could run it as a loop:
+a turn of a loop costs the device some microseconds more than its nodes."""
+
+MOST_UNROLLED_AT_ALL = 4096
+"""Nodes that a loop may come to unrolled, where the device knows no loops."""
+
+MOST_TURNS = 6
+"""Arrangements of buffers that a loop's carries may come round to."""
+
+
+@attrs.frozen
+class Obstacle:
+    """Something that keeps a plan from being lowered.
+
+    Attributes:
+        name: the node, loop or event; empty for the plan as a whole.
+        reason: why, in words.
+    """
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}" if self.name else self.reason
+
+
+@attrs.frozen(eq=False)
+class OutlineNode:
+    """One node of an outline.
+
+    Attributes:
+        index: the plan's node, or its loop.
+        after: the nodes of its body that it comes after, by their places.
+        where: of each slot, the slot whose first memory it has here.
+        turns: a loop's bodies, which take turns; empty for a node.
+        count: how often a loop runs; None where its condition decides.
+    """
+
+    index: int
+    after: tuple[int, ...]
+    where: tuple[int, ...]
+    turns: tuple[tuple[OutlineNode, ...], ...] = ()
+    count: int | None = None
+
+
+@attrs.frozen(eq=False)
+class Outline:
+    """A plan as one graph.
+
+    Attributes:
+        body: its nodes, each after those that it comes after.
+        ends: of each item of the plan's top block, the nodes that it is done with.
+        where: where the slots' memories are at the end, as in `OutlineNode.where`.
+        waits, signals: external events to wait for before all of it, and to signal
+            after it.
+    """
+
+    body: tuple[OutlineNode, ...]
+    ends: tuple[tuple[int, ...], ...]
+    where: tuple[int, ...]
+    waits: tuple[str, ...]
+    signals: tuple[str, ...]
+
+
+def outline(
+    plan: LaunchGraphPlan,
+    scalars: Sequence[ScalarArgument] = (),
+    *,
+    has_loops: bool = True,
+) -> Outline | tuple[Obstacle, ...]:
+    """A plan as one graph, or all that keeps it from being one.
+
+    Args:
+        plan: the plan.
+        scalars: the run's, for loops that they count; where they are missing, such
+            a loop is taken to run often.
+        has_loops: whether the device can decide on a loop's end itself.
+    """
+    waits, signals, obstacles = _external_events(plan)
+    obstacles += [
+        Obstacle(
+            node.name,
+            "a call on the host, which a device graph cannot make: on the driver's "
+            "thread it could deadlock against the interpreter lock",
+        )
+        for node in plan.nodes
+        if isinstance(node.operation, HostCall)
+    ]
+    outliner = _Outliner(plan, scalars, has_loops=has_loops)
+    nodes: list[OutlineNode] = []
+    where, ends = outliner.add_block(
+        plan.order.top, nodes, tuple(range(len(plan.slots))), ()
+    )
+    obstacles += outliner.obstacles.values()
+    if obstacles:
+        return tuple(obstacles)
+    return Outline(tuple(nodes), ends, where, waits, signals)
+
+
+class _Outliner:
+    """Goes through a plan's blocks, in the order of their items' edges."""
+
+    def __init__(
+        self,
+        plan: LaunchGraphPlan,
+        scalars: Sequence[ScalarArgument],
+        *,
+        has_loops: bool,
+    ) -> None:
+        self.obstacles: dict[str, Obstacle] = {}
+        self._plan = plan
+        self._scalars = scalars
+        self._has_loops = has_loops
+        self._sizes: dict[Block, int] = {}
+
+    def add_block(
+        self,
+        block: Block,
+        nodes: list[OutlineNode],
+        where: tuple[int, ...],
+        before: tuple[int, ...],
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """Add a block's items; returns where the memories are then, and the ends.
+
+        Items that come after no other come after the nodes ``before``.
+        """
+        ends: list[tuple[int, ...]] = [()] * len(block)
+        for item in block.topological:
+            preds = [place for p in block.preds[item] for place in ends[p]]
+            after = tuple(dict.fromkeys(preds)) if block.preds[item] else before
+            index = block.indices[item]
+            if block.kinds[item] == LOOP:
+                where, ends[item] = self._add_loop(
+                    self._plan.loops[index], block.bodies[item], nodes, where, after
+                )
+            else:
+                ends[item] = (len(nodes),)
+                nodes.append(OutlineNode(index, after, where))
+        return where, tuple(ends)
+
+    def _add_loop(
+        self,
+        loop: LaunchGraphLoop,
+        body: Block,
+        nodes: list[OutlineNode],
+        where: tuple[int, ...],
+        after: tuple[int, ...],
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        count = self._count(loop)
+        if count == 0:
+            return where, after
+        if count is not None and self._is_unrolled(body, count):
+            for _ in range(count):
+                first = len(nodes)
+                where, ends = self.add_block(body, nodes, where, after)
+                where = self._carried(loop, where)
+                after = _last(body, ends, nodes, first)
+            return where, after
+        return self._add_turns(loop, body, nodes, where, after, count)
+
+    def _add_turns(
+        self,
+        loop: LaunchGraphLoop,
+        body: Block,
+        nodes: list[OutlineNode],
+        where: tuple[int, ...],
+        after: tuple[int, ...],
+        count: int | None,
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Add a loop as a loop, with a turn for each arrangement of its buffers."""
+        reason = self._refusal(loop)
+        turns: list[tuple[OutlineNode, ...]] = []
+        arrangements = [where]
+        while not reason:
+            turn: list[OutlineNode] = []
+            reached, _ = self.add_block(body, turn, arrangements[-1], ())
+            turns.append(tuple(turn))
+            reached = self._carried(loop, reached)
+            if reached == where:
+                break
+            arrangements.append(reached)
+            if count is None:
+                reason = (
+                    "its carries leave the buffers elsewhere after an odd number of "
+                    "iterations than after an even one, and a value decides how many "
+                    "there are"
+                )
+            elif len(turns) == MOST_TURNS:
+                reason = f"its carries come round in more than {MOST_TURNS} iterations"
+        if reason:
+            self.obstacles[loop.name] = Obstacle(loop.name, reason)
+            return where, after
+        index = self._plan.loop_index[loop.name]
+        nodes.append(OutlineNode(index, after, where, tuple(turns), count))
+        if count is not None:
+            where = arrangements[count % len(turns)]
+        return where, (len(nodes) - 1,)
+
+    def _refusal(self, loop: LaunchGraphLoop) -> str:
+        if not self._has_loops:
+            if loop.condition is not None:
+                return "a value decides on its end, and this device knows no loops"
+            return (
+                f"it comes to more than {MOST_UNROLLED_AT_ALL} nodes, and this device "
+                "knows no loops"
+            )
+        if loop.max_iterations is not None:
+            return (
+                "what follows would have to be skipped after max_iterations="
+                f"{loop.max_iterations}, which only the host can do"
+            )
+        return ""
+
+    def _count(self, loop: LaunchGraphLoop) -> int | None:
+        count = loop.count
+        if not isinstance(count, RuntimeScalar):
+            return count
+        if count.index >= len(self._scalars):
+            return MOST_UNROLLED + 1
+        return int(self._scalars[count.index].value)
+
+    def _is_unrolled(self, body: Block, count: int) -> bool:
+        size = self._size(body) * count
+        most = MOST_UNROLLED if self._has_loops else MOST_UNROLLED_AT_ALL
+        return count == 1 or size <= most
+
+    def _size(self, block: Block) -> int:
+        """Nodes that a block comes to; loops in it unrolled where they would be."""
+        found = self._sizes.get(block)
+        if found is None:
+            found = len(block) - len(block.bodies)
+            for item, body in block.bodies.items():
+                count = self._count(self._plan.loops[block.indices[item]])
+                size = self._size(body)
+                found += size if count is None else size * max(1, count)
+            self._sizes[block] = found
+        return found
+
+    def _carried(
+        self, loop: LaunchGraphLoop, where: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        if not loop.carries:
+            return where
+        slots, moved = self._plan.slot_index, list(where)
+        for carry in loop.carries:
+            one, other = slots[carry.current], slots[carry.next]
+            moved[one], moved[other] = moved[other], moved[one]
+        return tuple(moved)
+
+
+def _last(
+    body: Block,
+    ends: Sequence[tuple[int, ...]],
+    nodes: Sequence[OutlineNode],
+    first: int,
+) -> tuple[int, ...]:
+    """The nodes after which all of a block's iteration is done."""
+    found = {
+        place
+        for item, mine in enumerate(ends)
+        if not body.succs[item]
+        for place in mine
+    }
+    # A loop without iterations has no node of its own: what it comes after counts.
+    followed = {place for node in nodes[first:] for place in node.after}
+    return tuple(sorted(found - followed)) or tuple(sorted(found))
+
+
+def _external_events(
+    plan: LaunchGraphPlan,
+) -> tuple[tuple[str, ...], tuple[str, ...], list[Obstacle]]:
+    """The caller's events that are waited for and signalled, where that can be done.
+
+    They are waited for before all of the graph and signalled after all of it.
+    """
+    waits: dict[str, None] = {}
+    signals: dict[str, None] = {}
+    obstacles: list[Obstacle] = []
+    external = frozenset(plan.external_events)
+    for index, name, is_signal in _events(plan):
+        if name not in external:
+            continue
+        (signals if is_signal else waits)[name] = None
+        if plan.order.block_of[index].loop >= 0:
+            obstacles.append(
+                Obstacle(name, "an event of the caller's is used within a loop")
+            )
+    obstacles += [
+        Obstacle(name, "an event of the caller's is both waited for and signalled")
+        for name in waits
+        if name in signals
+    ]
+    return tuple(waits), tuple(signals), obstacles
+
+
+def _events(plan: LaunchGraphPlan) -> Iterator[tuple[int, str, bool]]:
+    """Each use of a named event: the node, the event, whether it signals it."""
+    for index, node in enumerate(plan.nodes):
+        for name in node.wait_events:
+            yield index, name, False
+        if node.signal_event is not None:
+            yield index, node.signal_event, True
+        if isinstance(node.operation, EventWait):
+            yield index, node.operation.event, False
+        elif isinstance(node.operation, EventSignal):
+            yield index, node.operation.event, True

@@ -1,0 +1,186 @@
+"""When a prepared plan is lowered, and saying why one was not.
+
+A plan's first run is plain. A device graph costs some 10 us a node to make, and a
+replay saves the submitting of each node, some 5 us; so a plan that runs again has
+paid for its graph after two or three more runs, and is lowered on its second one.
+What refuses to be lowered runs as before, and says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from accy_async.backends.completion import run_abandonable
+from accy_async.errors import AccyError, GraphError
+from accy_async.graph.lowering.lowered import LoweredGraph
+from accy_async.graph.lowering.outline import Obstacle, Outline, outline
+from accy_async.graph.options import Lowering
+
+if TYPE_CHECKING:
+    from accy_async.graph.options import LaunchOptions
+    from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.prepared import PreparedGraph
+
+__all__ = [
+    "FIRST_LOWERED_RUN",
+    "MOST_NODES",
+    "can_lower",
+    "follow",
+    "lower",
+    "lower_now",
+]
+
+FIRST_LOWERED_RUN = 2
+"""The run from which on a prepared plan is a device graph, unless told otherwise."""
+
+MOST_NODES = 20_000
+"""Nodes of plans that are lowered unasked: their graphs take a fifth of a second."""
+
+_MADE_AT_ONCE = 32
+"""Nodes of graphs that are made on the spot; larger ones are on a thread."""
+
+_log = logging.getLogger("accy_async.graph")
+
+
+async def lower(
+    prepared: PreparedGraph, options: LaunchOptions, *, is_observed: bool
+) -> LoweredGraph | None:
+    """The device graph to run a prepared plan as; None to run it node by node.
+
+    Args:
+        prepared: the plan; its count of runs includes this one.
+        options: of this run.
+        is_observed: whether somebody is to be told of each node.
+
+    Raises:
+        GraphError: it must be lowered and cannot be; every obstacle is named.
+        AccyError: it must be lowered and the device refused.
+
+    Cancellation: nothing has been submitted; a graph that is being made on a
+        thread is destroyed there.
+    """
+    must = options.lowering is Lowering.ALWAYS
+    if options.lowering is Lowering.NEVER:
+        return None
+    if not must and prepared.runs < FIRST_LOWERED_RUN:
+        return None
+    hindrance = _hindrance(options, is_observed=is_observed)
+    if hindrance is not None:
+        if must:
+            raise _refusal(prepared.plan, (hindrance,))
+        return None
+    if prepared.obstacles and not must:
+        return None
+    if not must and len(prepared.plan.nodes) > MOST_NODES:
+        prepared.obstacles = (_too_large(len(prepared.plan.nodes)),)
+        return None
+    try:
+        return await lower_now(prepared)
+    except AccyError as error:
+        if must or not prepared.backend.is_healthy:
+            raise
+        if not prepared.obstacles:
+            prepared.obstacles = (Obstacle("", f"the device refused: {error}"),)
+            _log.warning("a plan runs node by node: %s", prepared.obstacles[0])
+        return None
+
+
+async def lower_now(prepared: PreparedGraph) -> LoweredGraph:
+    """The device graph of a prepared plan, up to date.
+
+    Raises:
+        GraphError: it cannot be lowered; every obstacle is named.
+        AccyError: the device refused.
+    """
+    lowered = prepared.lowered
+    if lowered is None:
+        found = _outline_of(prepared)
+        if not isinstance(found, Outline):
+            prepared.obstacles = found
+            raise _refusal(prepared.plan, found)
+        lowered = prepared.lowered = LoweredGraph(prepared, found)
+    has_more_watched = bool(prepared.awaited) and lowered.watch(prepared.awaited)
+    if has_more_watched or not lowered.is_made:
+        await _make(prepared, lowered)
+    return lowered
+
+
+def can_lower(prepared: PreparedGraph) -> bool:
+    """True where the device has graphs, and nothing was found to be in the way."""
+    return prepared.backend.capabilities.device_graphs and not prepared.obstacles
+
+
+def follow(prepared: PreparedGraph, nodes: list[int]) -> None:
+    """Have a prepared plan's device graph follow its new buffers or scalars.
+
+    Args:
+        prepared: the plan.
+        nodes: those whose launches are others now.
+
+    Raises:
+        GraphError: it cannot be lowered any more, by its scalars.
+        AccyError: the device refused.
+    """
+    lowered = prepared.lowered
+    if lowered is None:
+        return
+    found = lowered.outline
+    if prepared.plan.loops:
+        again = _outline_of(prepared)
+        if not isinstance(again, Outline):
+            prepared.obstacles = again
+            raise _refusal(prepared.plan, again)
+        found = again
+    lowered.change(found, nodes)
+
+
+async def _make(prepared: PreparedGraph, lowered: LoweredGraph) -> None:
+    if len(lowered.outline.body) <= _MADE_AT_ONCE:
+        lowered.make()
+        return
+    try:
+        await run_abandonable(
+            lowered.make, lambda _: lowered.close(), name="making a device graph"
+        )
+    except BaseException:
+        # Cancelled: what the thread still makes it destroys; nobody else has it.
+        if not lowered.is_made and prepared.lowered is lowered:
+            prepared.lowered = None
+        raise
+
+
+def _outline_of(prepared: PreparedGraph) -> Outline | tuple[Obstacle, ...]:
+    capabilities = prepared.backend.capabilities
+    if not capabilities.device_graphs:
+        name = capabilities.identity.name
+        return (Obstacle("", f"{name} has no device graphs"),)
+    return outline(
+        prepared.plan,
+        prepared.options.runtime_scalars,
+        has_loops=capabilities.device_loops,
+    )
+
+
+def _hindrance(options: LaunchOptions, *, is_observed: bool) -> Obstacle | None:
+    """What is in the way in this run alone."""
+    if options.stream is not None:
+        why = "its options name a stream, on which one node is to follow the other"
+        return Obstacle("", why)
+    if is_observed:
+        return Obstacle("", "it is observed, node by node")
+    return None
+
+
+def _too_large(count: int) -> Obstacle:
+    return Obstacle(
+        "", f"it has {count} nodes, more than the {MOST_NODES} that are lowered unasked"
+    )
+
+
+def _refusal(plan: LaunchGraphPlan, found: tuple[Obstacle, ...]) -> GraphError:
+    named = "; ".join(map(str, found[:8]))
+    more = f"; and {len(found) - 8} more" if len(found) > 8 else ""
+    return GraphError(
+        f"a plan of {len(plan.nodes)} nodes cannot be lowered: {named}{more}"
+    )

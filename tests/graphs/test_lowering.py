@@ -1,0 +1,590 @@
+"""Lowered runs are as if they had not been lowered, in one submission."""
+
+from __future__ import annotations
+
+import anyio
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accy_async.backends import RecordingBackend
+from accy_async.backends.replay import Replay
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import DeviceError, DeviceLost, GraphError
+from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions, Run
+from accy_async.graph.lowering import Obstacle, Outline, OutlineNode, outline
+from accy_async.graph.outcome import NodeState, RunCancelled
+from accy_async.session import Session, open_session
+from tests.graph.graphs import kernel_entry
+from tests.graphs.parts import chains, check_empty, diamond
+from tests.graphs.programs import LENGTH, Program, named_kernels
+
+U32 = DType.U32
+ONE, TWO = kernel_entry(1), kernel_entry(2)
+SEEDS = st.integers(0, 2**32 - 1)
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+
+pytestmark = pytest.mark.anyio
+
+
+def kinds(device: RecordingBackend, start: int = 0) -> list[str]:
+    return [call.kind for call in device.calls[start:]]
+
+
+# Outlines
+
+
+def plan_with_loop(
+    count: int | None = None, *, body: int = 1, carries: bool = False
+) -> LaunchGraphPlan:
+    """``before``, a loop of ``step<i>`` that may swap ``x`` and ``y``, ``after``."""
+    b = LaunchGraphBuilder()
+    x, y, flag = (b.scratch(name, U32, 1) for name in ("x", "y", "flag"))
+    b.kernel(ONE, [x], name="before")
+    if count is None:
+        b.fill(flag, 0, name="flag")
+    pairs = [(x, y)] if carries else []
+    loop = (
+        b.loop(while_=flag, carries=pairs, name="loop")
+        if count is None
+        else b.loop(count=count, carries=pairs, name="loop")
+    )
+    with loop:
+        for number in range(body):
+            b.kernel(TWO, [x.read, y.write], name=f"step{number}")
+    b.kernel(ONE, [x], name="after")
+    return b.build()
+
+
+def outlined(plan: LaunchGraphPlan, *, has_loops: bool = True) -> Outline:
+    found = outline(plan, has_loops=has_loops)
+    assert isinstance(found, Outline), found
+    return found
+
+
+def test_a_plan_without_loops_keeps_its_nodes_and_edges() -> None:
+    """One node each, after those that the plan's edges say."""
+    found = outlined(diamond())
+    assert [node.index for node in found.body] == [0, 1, 2, 3]
+    assert [node.after for node in found.body] == [(), (0,), (0,), (1, 2)]
+    assert found.ends == ((0,), (1,), (2,), (3,))
+
+
+def test_a_short_loop_is_unrolled_its_buffers_swapped() -> None:
+    """Each iteration comes after the one before, on the buffers that it finds."""
+    found = outlined(plan_with_loop(3, body=2, carries=True))
+    assert [node.index for node in found.body] == [0, 1, 2, 1, 2, 1, 2, 3]
+    assert [node.after for node in found.body[1:]] == [(i,) for i in range(7)]
+    swapped = [node.where[0] for node in found.body]
+    assert swapped == [0, 0, 0, 1, 1, 0, 0, 1]
+    assert found.where[:2] == (1, 0)
+
+
+def test_a_long_loop_stays_one_with_a_turn_for_each_arrangement() -> None:
+    """Two turns where buffers are swapped; after it they are where it left them."""
+    for count, after in ((1000, 0), (1001, 1)):
+        found = outlined(plan_with_loop(count, carries=True))
+        before, loop, last = found.body
+        assert (before.turns, loop.count) == ((), count)
+        assert [turn[0].where[0] for turn in loop.turns] == [0, 1]
+        assert last.where[0] == after
+    assert len(outlined(plan_with_loop(1000)).body[1].turns) == 1
+
+
+def test_a_loop_without_iterations_leaves_its_edges() -> None:
+    """What follows it comes after what it comes after."""
+    found = outlined(plan_with_loop(0, carries=True))
+    assert [(node.index, node.after) for node in found.body] == [(0, ()), (2, (0,))]
+
+
+def test_nested_loops_swap_in_each_other() -> None:
+    """Thirty times thirty, with a swap in each turn of either."""
+    b = LaunchGraphBuilder()
+    x, y, z = (b.scratch(name, U32, 1) for name in "xyz")
+    outer_loop = b.loop(count=30, carries=[(y, z)], name="outer")
+    with outer_loop, b.loop(count=31, carries=[(x, y)], name="inner"):
+        b.kernel(TWO, [x.read, y.write], name="step")
+    (outer,) = outlined(b.build()).body
+    # Each turn leaves x and y swapped, then y and z: three come round.
+    assert [turn[0].where[:3] for turn in outer.turns] == [
+        (0, 1, 2),
+        (1, 2, 0),
+        (2, 0, 1),
+    ]
+    for turn in outer.turns:
+        assert sum(len(node.turns) or 1 for node in turn) in (1, 2, 31)
+
+
+def refusals(plan: LaunchGraphPlan, *, has_loops: bool = True) -> dict[str, str]:
+    found = outline(plan, has_loops=has_loops)
+    assert not isinstance(found, Outline)
+    assert all(isinstance(one, Obstacle) for one in found)
+    return {one.name: one.reason for one in found}
+
+
+def test_what_is_in_the_way_is_told_by_name() -> None:
+    """Every host call, loop and event that keeps a plan from being lowered."""
+    b = LaunchGraphBuilder()
+    x, y, flag = (b.scratch(name, U32, 1) for name in ("x", "y", "flag"))
+    b.external_event("go")
+    b.host_call(lambda: None, name="call")
+    b.kernel(ONE, [x], name="first")
+    with b.loop(count=2, name="twice"):
+        b.kernel(ONE, [x], name="within", wait="go")
+    with b.loop(while_=flag, max_iterations=3, name="bounded"):
+        b.kernel(ONE, [flag], name="down")
+    with b.loop(while_=flag, carries=[(x, y)], name="carrying"):
+        b.kernel(ONE, [x], name="again")
+    found = refusals(b.build())
+    assert set(found) == {"call", "go", "bounded", "carrying"}
+    assert "interpreter lock" in found["call"]
+    assert "within a loop" in found["go"]
+    assert "max_iterations=3" in found["bounded"]
+    assert "odd number" in found["carrying"]
+
+
+def test_a_device_without_loops_takes_those_that_can_be_unrolled() -> None:
+    """Up to a bound; a loop that a value decides is refused."""
+    assert len(outlined(plan_with_loop(1000), has_loops=False).body) == 1002
+    assert "4096" in refusals(plan_with_loop(5000), has_loops=False)["loop"]
+    assert "value" in refusals(plan_with_loop(), has_loops=False)["loop"]
+
+
+def replayed(nodes: tuple[OutlineNode, ...]) -> list[tuple[int, tuple[int, ...]]]:
+    """The order that an outline's nodes run in, loops at length."""
+    found: list[tuple[int, tuple[int, ...]]] = []
+    for node in nodes:
+        for turn in range(node.count or 0):
+            found += replayed(node.turns[turn % len(node.turns)])
+        if not node.turns:
+            found.append((node.index, node.where))
+    return found
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=SEEDS, length=st.integers(1, 40))
+def test_a_loop_and_its_unrolling_are_the_same(seed: int, length: int) -> None:
+    """Of every plan, the same nodes on the same buffers, as often, in an order kept."""
+    program = Program(seed, length, named_kernels(), has_hosts=False, has_while=False)
+    if program.has_external:
+        return
+    looped = outline(program.plan, program.scalars)
+    unrolled = outline(program.plan, program.scalars, has_loops=False)
+    assert isinstance(looped, Outline)
+    assert isinstance(unrolled, Outline)
+    assert looped.where == unrolled.where
+    assert replayed(looped.body) == replayed(unrolled.body)
+    for body in (looped.body, unrolled.body):
+        assert all(place < at for at, node in enumerate(body) for place in node.after)
+
+
+# Runs
+
+
+async def test_the_second_run_is_one_submission() -> None:
+    """The first is plain; the second makes the graph, all launch it."""
+    device, plan = RecordingBackend(), diamond()
+    async with open_session(device) as session:
+        assert not (await session.run(plan)).is_lowered
+        start = len(device.calls)
+        for _ in range(3):
+            statistics = await session.run(plan)
+            assert statistics.is_lowered
+            assert statistics.submissions == 1
+            assert statistics.nodes == {NodeState.FINISHED: 4}
+        assert kinds(device, start) == ["create_graph", *3 * ["launch_graph"]]
+        assert device.launch_count == 16
+        assert session.live_objects()["graphs"] == 1
+    check_empty(device)
+
+
+async def test_options_force_and_forbid() -> None:
+    """``always`` from the first run on, ``never`` in none."""
+    device, plan = RecordingBackend(), diamond()
+    always, never = (LaunchOptions(lowering=how) for how in ("always", "never"))
+    async with open_session(device) as session:
+        assert (await session.run(plan, options=always)).is_lowered
+        for _ in range(3):
+            assert not (await session.run(plan, options=never)).is_lowered
+    check_empty(device)
+
+
+async def test_always_says_what_is_in_the_way() -> None:
+    """By name, for the plan, the run and the device."""
+    b = LaunchGraphBuilder()
+    b.host_call(lambda: None, name="call")
+    calling = b.build()
+    always = LaunchOptions(lowering="always")
+    device = RecordingBackend(has_graphs=False)
+    async with open_session() as session:
+        with pytest.RaisesGroup(pytest.RaisesExc(GraphError, match="no device graphs")):
+            await session.run(diamond_for(session), options=always)
+    async with open_session(device) as session:
+        with pytest.RaisesGroup(pytest.RaisesExc(GraphError, match="no device graphs")):
+            await session.run(diamond(), options=always)
+        for _ in range(3):
+            assert not (await session.run(diamond())).is_lowered
+    device = RecordingBackend()
+    async with open_session(device) as session:
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(GraphError, match="lowered: call: a call on the host")
+        ):
+            await session.run(calling, options=always)
+        async with session.stream() as stream:
+            options = LaunchOptions(lowering="always", stream=stream)
+            with pytest.RaisesGroup(pytest.RaisesExc(GraphError, match="a stream")):
+                await session.run(diamond(), options=options)
+            plan = diamond()
+            for _ in range(3):
+                options = LaunchOptions(stream=stream)
+                assert not (await session.run(plan, options=options)).is_lowered
+    check_empty(device)
+
+
+def diamond_for(session: Session) -> LaunchGraphPlan:
+    """A plan without kernels, which any device could run."""
+    b = LaunchGraphBuilder()
+    b.fill(b.scratch("x", U32, 4), 1)
+    return b.build()
+
+
+async def test_carries_swap_and_are_told_of() -> None:
+    """An odd number of iterations leaves the value in the other array."""
+    device = RecordingBackend()
+    b = LaunchGraphBuilder()
+    x, y = b.buffer("x", U32, 1), b.buffer("y", U32, 1)
+    with b.loop(count=b.runtime_scalar(), carries=[(x, y)], name="loop"):
+        b.kernel(TWO, [x.read, y.write], name="step")
+    b.kernel(ONE, [x], name="last")
+    plan = b.build()
+    async with open_session(device) as session:
+        given = {name: session.allocate(1, U32) for name in ("x", "y")}
+        ids = {name: array.handle.id for name, array in given.items()}
+        for count in (0, 3, 4, 1001, 1002):
+            scalars = (ScalarArgument.u32(count),)
+            launched = []
+            for how in ("never", "always"):
+                start = len(device.launches)
+                options = LaunchOptions(runtime_scalars=scalars, lowering=how)
+                run = session.start(plan, given, options)
+                await run
+                launched.append([one.buffer_ids for one in device.launches[start:]])
+                assert run.binding("x") is given["y" if count % 2 else "x"]
+            plain, lowered = launched
+            assert plain == lowered
+            assert lowered[-1] == (ids["y" if count % 2 else "x"],)
+    check_empty(device)
+
+
+async def test_new_buffers_and_scalars_change_the_graph_in_place() -> None:
+    """From the ninth set on: one graph, updated, with scratch that stays."""
+    device = RecordingBackend()
+    b = LaunchGraphBuilder()
+    x, y = b.buffer("x", U32, 4), b.scratch("y", U32, 4)
+    entry = kernel_entry(2, runtime_scalar_argument_count=1)
+    b.kernel(entry, [x.read, y.write], [b.runtime_scalar()], name="one")
+    b.kernel(kernel_entry(1), [y.read_write], name="two")
+    plan = b.build()
+    async with open_session(device) as session:
+        for number in range(40):
+            array = session.allocate(4 + number % 5, U32)
+            options = LaunchOptions(runtime_scalars=(ScalarArgument.u32(number),))
+            statistics = await session.run(plan, {"x": array}, options)
+            assert statistics.is_lowered == (number >= 8)
+            launch = device.launches[-2]
+            assert launch.buffer_ids[0] == array.handle.id
+            assert launch.scalars == (ScalarArgument.u32(number),)
+            array.free()
+        assert kinds(device).count("create_graph") == 8
+        assert kinds(device).count("update_graph") == 24
+        assert session.live_objects()["buffers"] == 8
+    check_empty(device)
+
+
+async def test_scalars_that_count_a_loop_may_take_another_graph() -> None:
+    """Where the number of iterations changes the graph's nodes, it is made anew."""
+    device = RecordingBackend()
+    b = LaunchGraphBuilder()
+    x, y = b.buffer("x", U32, 1), b.buffer("y", U32, 1)
+    with b.loop(count=b.runtime_scalar(), carries=[(x, y)], name="loop"):
+        b.kernel(TWO, [x.read, y.write], name="step")
+    plan = b.build()
+    async with open_session(device) as session:
+        given = {name: session.allocate(1, U32) for name in ("x", "y")}
+        for number in range(30):
+            count = (3, 1000, 1001, 0, 5)[number % 5] + (number // 5) % 2
+            options = LaunchOptions(runtime_scalars=(ScalarArgument.u32(count),))
+            before = device.launch_count
+            await session.run(plan, given, options)
+            assert device.launch_count - before == count
+    check_empty(device)
+
+
+async def test_awaited_nodes_are_told_of_by_themselves_next_time() -> None:
+    """The first lowered run resolves a node at its end; those after it do sooner."""
+    device, plan = RecordingBackend(), diamond()
+    async with open_session(device) as session:
+        for _ in range(2):
+            run = session.start(plan)
+            await run["top"]
+            await run
+        device.hold_all()
+        run = session.start(plan)
+        await anyio.wait_all_tasks_blocked()
+        (stream,) = device.ready_streams()
+        device.step(stream, 2)  # the node, and its event
+        (side,) = (one for one in device.ready_streams() if one != stream)
+        device.release(side)
+        with anyio.fail_after(5):
+            await run["top"]
+        assert run["top"].state is NodeState.FINISHED
+        assert run["bottom"].state is NodeState.SUBMITTED
+        device.release_all()
+        await run
+        assert (await session.run(plan)).is_lowered
+    check_empty(device)
+
+
+async def test_a_failing_node_fails_alone() -> None:
+    """As in a plain run: what depends on it is skipped, its siblings finish."""
+    device, plan = RecordingBackend(), diamond()
+    async with open_session(device) as session:
+        await session.run(plan)
+        device.fail_execution(2)
+        run = session.start(plan)
+        with pytest.RaisesGroup(pytest.RaisesExc(DeviceError, match="node=left")):
+            await run
+        states = {node.name: run[node.name].state for node in plan.nodes}
+        assert states == {
+            "top": NodeState.FINISHED,
+            "left": NodeState.FAILED,
+            "right": NodeState.FINISHED,
+            "bottom": NodeState.SKIPPED,
+        }
+        assert (await session.run(plan)).is_lowered
+    check_empty(device)
+
+
+async def test_a_lost_device_is_told_with_the_node_that_lost_it() -> None:
+    """The run's error names it, and so does the session's."""
+    device, plan = RecordingBackend(), diamond()
+    with pytest.raises(DeviceLost, match="node=right"):
+        async with open_session(device) as session:
+            await session.run(plan)
+            device.fail_execution(3, sticky=True)
+            with pytest.RaisesGroup(pytest.RaisesExc(DeviceLost, match="node=right")):
+                await session.run(plan)
+    check_empty(device)
+
+
+async def test_cancelling_a_replay_drops_what_has_not_begun() -> None:
+    """And the plan runs again afterwards."""
+    device, plan = RecordingBackend(), chains(1, 5)
+    async with open_session(device) as session:
+        await session.run(plan)
+        await session.run(plan)
+        device.hold_all()
+        run = session.start(plan)
+        await anyio.wait_all_tasks_blocked()
+        (stream,) = device.ready_streams()
+        device.step(stream, 2)
+        run.cancel()
+        device.release_all()
+        with pytest.raises(RunCancelled):
+            await run
+        states = [run[f"c0_{i}"].state for i in range(5)]
+        assert states == [NodeState.FINISHED] * 2 + [NodeState.CANCELLED] * 3
+        assert (await session.run(plan)).is_lowered
+    check_empty(device)
+
+
+async def test_a_device_that_refuses_a_graph_runs_the_plan_plainly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once told, it is not asked again; ``always`` raises what it said."""
+    device, plan = RecordingBackend(), diamond()
+    async with open_session(device) as session:
+        await session.run(plan)
+        device.fail("create_graph")
+        for _ in range(3):
+            assert not (await session.run(plan)).is_lowered
+        assert kinds(device).count("create_graph") == 1
+        assert "create_graph: told to fail" in caplog.text
+        device.fail("create_graph")
+        with pytest.RaisesGroup(DeviceError):
+            await session.run(diamond(), options=LaunchOptions(lowering="always"))
+    check_empty(device)
+
+
+# As if it had not been lowered
+
+
+def begin(session: Session, program: Program, lowering: str) -> Run:
+    bindings: dict[str, object] = dict(program.hosts)
+    for slot in program.plan.slots:
+        if slot.name.startswith("b") and not getattr(slot, "is_scratch", False):
+            bindings[slot.name] = session.allocate(LENGTH, U32)
+    if program.has_external:
+        bindings["start"] = event = session.backend.create_event()
+        session.backend.record_event(event)
+    options = LaunchOptions(runtime_scalars=program.scalars, lowering=lowering)
+    return session.start(program.plan, bindings, options)
+
+
+async def outcome(
+    seed: int, length: int, lowering: str, failing: int
+) -> tuple[dict[str, int], dict[str, NodeState], dict[str, str]]:
+    """How often each node was launched, where nodes ended, and what failed."""
+    program = Program(seed, length, named_kernels(), has_hosts=False, has_while=False)
+    device = RecordingBackend()
+    async with open_session(device) as session:
+        if failing:
+            device.fail_execution(failing)
+        run = begin(session, program, lowering)
+        await run.wait_over()
+        names = [node.name for node in program.plan.nodes]
+        names += [loop.name for loop in program.plan.loops]
+        states = {name: run[name].state for name in names}
+        errors = {name: str(error)[:40] for name, error in run.errors.items()}
+        assert run.statistics().is_lowered == (lowering == "always")
+        run.cancel()  # it has been looked at
+    check_empty(device)
+    launched: dict[str, int] = {}
+    for launch in device.launches:
+        name = launch.diagnostic_id or ""
+        launched[name] = launched.get(name, 0) + 1
+    return launched, states, errors
+
+
+@pytest.mark.slow
+@LOOPS
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seed=SEEDS, length=st.integers(1, 40))
+def test_lowered_is_as_plain(loop: str, seed: int, length: int) -> None:
+    """Of random graphs: every node as often, with the same end."""
+
+    async def main() -> None:
+        plain = await outcome(seed, length, "never", 0)
+        assert await outcome(seed, length, "always", 0) == plain
+
+    anyio.run(main, backend=loop)
+
+
+@pytest.mark.slow
+@LOOPS
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seed=SEEDS, length=st.integers(2, 30), ends=st.integers(1, 3), step=SEEDS)
+def test_lowered_is_stepped_whole(
+    loop: str, seed: int, length: int, ends: int, step: int
+) -> None:
+    """However its completions interleave with another run's, all is freed."""
+
+    async def main() -> None:
+        device = RecordingBackend()
+        replay = Replay(device, step, burst=3, cancels=0.02)
+        program = Program(
+            seed, length, named_kernels(), has_hosts=False, has_while=False
+        )
+
+        async def work() -> None:
+            async with open_session(device) as session:
+                for _ in range(ends):
+                    runs = [begin(session, program, "always") for _ in range(2)]
+                    replay.cancellable("one", runs[0])
+                    for run in runs:
+                        await run.wait_over()
+                        run.cancel()
+
+        await replay.drive(work)
+        check_empty(device)
+
+    anyio.run(main, backend=loop)
+
+
+# Cut short everywhere
+
+
+class Scene:
+    """A plan with all that can be lowered, run three times."""
+
+    def __init__(self) -> None:
+        b = LaunchGraphBuilder()
+        source, out = b.host("source", U32, 4), b.host("out", U32, 4)
+        x, y, z = b.buffer("x", U32, 4), b.scratch("y", U32, 4), b.scratch("z", U32, 4)
+        b.copy_in(source, x, name="load")
+        b.fill(y, 1, name="fill", signal="filled")
+        b.copy(x, z, name="copy")
+        b.kernel(ONE, [x], name="change", wait="filled")
+        with b.loop(count=200, carries=[(y, z)], name="loop"):
+            b.kernel(TWO, [y.read, z.write], name="step")
+        b.copy_out(x, out, name="save")
+        self.plan = b.build()
+        self.device = RecordingBackend()
+        self.raised: list[Exception] = []
+        self.lowered = 0
+        self.done = 0
+
+    async def act(self) -> None:
+        arrays = {name: np.zeros(4, np.uint32) for name in ("source", "out")}
+        async with open_session(self.device) as session:
+            x, other = session.allocate(4, U32), session.allocate(4, U32)
+            for number in range(4):
+                bindings = {**arrays, "x": x if number < 3 else other}
+                run = session.start(self.plan, bindings)
+                try:
+                    if number == 1:
+                        await run["change"]
+                    self.lowered += (await run).is_lowered
+                    self.done += 1
+                except Exception as error:  # noqa: BLE001 - looked at by the test
+                    self.raised.append(error)
+
+
+async def test_each_call_failing_once() -> None:
+    """Whichever backend call fails, it is told, but for the graph's; all is freed."""
+    scene = Scene()
+    await scene.act()
+    assert (scene.lowered, scene.done) == (2, 4)
+    check_empty(scene.device)
+    count, untold = len(scene.device.calls), set()
+    for nth in range(1, count + 1):
+        scene = Scene()
+        scene.device.fail("*", nth)
+        error: BaseException | None = None
+        try:
+            await scene.act()
+        except Exception as raised:  # noqa: BLE001 - looked at below
+            error = raised
+        check_empty(scene.device)
+        kind = scene.device.calls[nth - 1].kind
+        if not scene.raised and error is None:
+            untold.add(kind)
+            assert scene.done == 4
+        elif error is None:
+            assert scene.done == 3
+    # What making a graph takes: a warning tells of it, and the plan runs node by node.
+    assert untold == {"create_graph", "create_event", "destroy"}
+
+
+async def test_each_call_meeting_a_cancellation() -> None:
+    """A scope around the session, cancelled at any call, ends it; all is freed."""
+    scene = Scene()
+    await scene.act()
+    for nth in range(1, len(scene.device.calls) + 1):
+        scene = Scene()
+        with anyio.CancelScope() as scope:
+
+            def at_nth(
+                _: object,
+                scene: Scene = scene,
+                scope: anyio.CancelScope = scope,
+                nth: int = nth,
+            ) -> None:
+                if len(scene.device.calls) == nth:
+                    scope.cancel()
+
+            scene.device.on_call = at_nth
+            await scene.act()
+        check_empty(scene.device)
+        assert not scene.raised
