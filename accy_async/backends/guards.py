@@ -1,8 +1,8 @@
 """Guards: a word in whether a submitted operation runs, and whose its failure is.
 
-An operation submitted with a guard asks it when its turn comes on the device,
-where the device can ask (`Backend.asks_guards`; a GPU runs what it was given), and tells it how
-it ended: its failure goes to the guard instead of its stream, so that the stream's
+An operation submitted with a guard asks it when its turn comes on the device, where
+the device can ask (`Backend.asks_guards`; a GPU runs what it was given), and tells it
+how it ended: its failure goes to the guard instead of its stream, so that the stream's
 other work goes on.
 """
 

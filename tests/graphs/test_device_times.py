@@ -132,23 +132,25 @@ async def test_c73_what_never_ends_has_a_state_all_the_same(lose: str) -> None:
     if lose == "silent":
         backend.fail_execution(3, silent=True)
     backend.hold_all()
-    with SpanRecorder() as recorder:
-        with pytest.raises((ExceptionGroup, AccyError)) as raised:
-            async with open_session(backend, observer=recorder) as session:
-                run = session.start(wide(1, 6))
-                while backend.launch_count < 6:
-                    await anyio.lowlevel.checkpoint()
-                if lose == "silent":
-                    backend.release_all()
-                    backend.find_fault()
-                    await run
-                else:
-                    streams: list[Any] = backend.ready_streams()
-                    for stream in streams:
-                        backend.step(stream, 7)
-                    run.cancel()
-                    await run.wait_over()
-                    await run
+    with (
+        SpanRecorder() as recorder,
+        pytest.raises((ExceptionGroup, AccyError)) as raised,
+    ):
+        async with open_session(backend, observer=recorder) as session:
+            run = session.start(wide(1, 6))
+            while backend.launch_count < 6:
+                await anyio.lowlevel.checkpoint()
+            if lose == "silent":
+                backend.release_all()
+                backend.find_fault()
+                await run
+            else:
+                streams: list[Any] = backend.ready_streams()
+                for stream in streams:
+                    backend.step(stream, 7)
+                run.cancel()
+                await run.wait_over()
+                await run
     trace = recorder.trace()
     assert trace.open_spans == 0
     assert len(trace.spans) == 7
