@@ -59,8 +59,9 @@ def adopt_array(
         )
     on_cuda = place[0] == CUDA
     exchange, number = None, -1
-    if hasattr(array, "__dlpack__"):
-        there = device_of(array, what)
+    there = device_of(array, what)
+    is_declared = hasattr(array, "__dlpack__")
+    if is_declared:
         if on_cuda and there[0] == CUDA and there[1] != place[1]:
             raise ExchangeRefused(
                 f"{what}: its memory is on GPU {there[1]}, expected GPU {place[1]}; "
@@ -68,7 +69,9 @@ def adopt_array(
             )
         if on_cuda and there[0] == CUDA:
             exchange, number = backend.exchange_stream()
-    found = describe(array, on_cuda=on_cuda, stream=number, what=what, dtype=dtype)
+    found = describe(
+        array, there=there, on_cuda=on_cuda, stream=number, what=what, dtype=dtype
+    )
     tensor = found.tensor
     handle = backend.adopt_buffer(
         tensor.address,
@@ -77,6 +80,7 @@ def adopt_array(
         is_read_only=tensor.is_read_only or is_read_only,
         stream=found.stream,
         exchange=exchange,
+        is_checked=is_declared,
     )
     return DeviceArray(backend, handle, tensor.shape, tensor.dtype)
 

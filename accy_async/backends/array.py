@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -173,7 +173,7 @@ class DeviceArray:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> object:
+    ) -> Any:  # noqa: ANN401 - a capsule, for which Python 3.11 has no type
         """A DLPack capsule over the array's memory, which stays until it is given back.
 
         Sync; never waits: on a GPU ``stream`` is made to wait for every use of the

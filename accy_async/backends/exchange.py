@@ -21,8 +21,10 @@ and every later use of ours, behind that.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -32,7 +34,12 @@ if TYPE_CHECKING:
     from accy_async.backends.resources import Resource
     from accy_async.backends.timeline import Timeline
 
-__all__ = ["Arrival", "Loan", "end_loans"]
+__all__ = ["Arrival", "Loan", "end_loans", "watch_loans"]
+
+_log = logging.getLogger("accy_async.backends")
+
+_RETRY_S = 0.02
+"""How long after a device refused to take something back it is asked again."""
 
 
 class Arrival:
@@ -75,12 +82,12 @@ class Loan:
 
     Args:
         buffer: what it has.
-        take_back: what is done once it has it no longer.
+        take_back: what is done once it has it no longer; False to be tried again.
     """
 
     __slots__ = ("_is_over", "_take_back", "buffer")
 
-    def __init__(self, buffer: Resource, take_back: Callable[[Resource], None]) -> None:
+    def __init__(self, buffer: Resource, take_back: Callable[[Resource], bool]) -> None:
         self.buffer = buffer
         self._take_back = take_back
         self._is_over = False
@@ -94,9 +101,14 @@ class Loan:
     def __del__(self) -> None:
         self.end()
 
-    def settle(self) -> None:
-        """Do what is to be done then."""
-        self._take_back(self.buffer)
+    def settle(self) -> bool:
+        """Do what is to be done then; False where it is to be tried again."""
+        try:
+            return self._take_back(self.buffer)
+        except Exception:  # noqa: BLE001 - logged
+            # As in any finalizer: it is nobody's call that failed.
+            _log.exception("%s could not be taken back", self.buffer.name)
+            return True
 
 
 _ENDED: SimpleQueue[Loan] = SimpleQueue()
@@ -119,18 +131,24 @@ def watch_loans() -> None:
 
 def end_loans() -> None:
     """Take back what was given back and nobody has come to yet."""
-    while True:
+    refused = []
+    while not _ENDED.empty():
         try:
             loan = _ENDED.get_nowait()
         except Empty:
-            return
-        loan.settle()
+            break  # the thread was faster
+        if not loan.settle():
+            refused.append(loan)
+    for loan in refused:
+        _ENDED.put(loan)
 
 
 def _take_back_all() -> None:
     while True:
         loan = _ENDED.get()
-        loan.settle()
+        if not loan.settle():
+            time.sleep(_RETRY_S)
+            _ENDED.put(loan)
         del loan  # while the thread waits it keeps nothing alive
 
 

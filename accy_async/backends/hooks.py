@@ -246,16 +246,28 @@ class BackendHooks(ABC):
         del stream
         raise UnsupportedOperation(f"{self.kind}: has no streams of a driver")
 
-    def _follow(self, stream: StreamState, position: int, number: int | None) -> None:
-        """Submit a wait for another's stream, by its number; for all if None."""
+    def _check_address(self, address: int) -> None:
+        """Refuse what is no memory of this device, as far as that can be told."""
+        del address
+
+    def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:
+        """Submit a wait for another's stream, by its number; for all if None.
+
+        False where the device refuses that just now, and nothing was submitted.
+        """
         del stream, position, number
+        return True
 
     def _lead(self, stream: StreamState, position: int, number: int) -> None:
         """Have another's stream wait for what was submitted to this one."""
         del stream, position, number
 
+    def _pass(self, stream: StreamState, position: int) -> None:
+        """Submit an operation that does nothing, and have its end told."""
+        stream.timeline.request(position)
+
     def _notice(self, stream: StreamState, position: int) -> None:
-        """Submit a position at which nothing is done, for somebody to look at."""
+        """See to it that what is idle then is freed, though nobody waits for it."""
         del stream, position
 
     def _create(self, request: ArtifactRequest) -> KernelArtifact:

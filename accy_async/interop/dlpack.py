@@ -1,4 +1,4 @@
-"""DLPack: the structures, and capsules that carry them, in ctypes.
+"""DLPack: its structures, and the capsules that carry them.
 
 A *capsule* owns one managed tensor until somebody consumes it. The consumer
 renames it (``dltensor`` becomes ``used_dltensor``), keeps the tensor, and calls
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import struct
 from collections.abc import Callable
 
 import attrs
@@ -58,67 +59,33 @@ _READ_ONLY, _IS_COPIED = 1, 2
 _MAX_DIMENSIONS = 64
 
 
-class _Device(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+# The structures of dlpack.h, as `struct` has them: reading and writing them field by
+# field through ctypes takes several times as long.
 
+_TENSOR = struct.Struct("=QiiiBBHQQQ")
+"""DLTensor: data, device type and id, ndim, dtype's code, bits and lanes, shape,
+strides, byte offset."""
 
-class _DataType(ctypes.Structure):
-    _fields_ = (
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-    )
+_MANAGED = struct.Struct("=QQ")
+"""The rest of DLManagedTensor, behind the tensor: context, deleter."""
 
+_VERSIONED = struct.Struct("=IIQQQ")
+"""The first of DLManagedTensorVersioned, before the tensor: major and minor version,
+context, deleter, flags."""
 
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", _Device),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _Managed(ctypes.Structure):
-    _fields_ = (
-        ("tensor", _Tensor),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
-
-
-class _Versioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    )
-
-
-_Struct = _Managed | _Versioned
-
-_CODES = {
-    "i": (0, "int"), "u": (1, "uint"), "f": (2, "float"), "bf": (4, "bfloat"),
-    "bool": (6, "bool"),
-}  # fmt: skip
+_CODES = {"i": 0, "u": 1, "f": 2, "bf": 4, "bool": 6}
 _KINDS = {
     0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool",
 }  # fmt: skip
 
 
-def _data_type(dtype: DType) -> tuple[int, int]:
-    """Code and bits of one of our dtypes: dlpack.h, enum DLDataTypeCode."""
-    code, _ = _CODES[dtype.value.rstrip("0123456789")]
-    return code, 8 * dtype.size_bytes
+_DATA_TYPES = {
+    dtype: (_CODES[dtype.value.rstrip("0123456789")], 8 * dtype.size_bytes)
+    for dtype in DType
+}
+"""Code and bits of our dtypes: dlpack.h, enum DLDataTypeCode."""
 
-
-_DTYPES = {_data_type(dtype): dtype for dtype in DType}
+_DTYPES = {data_type: dtype for dtype, data_type in _DATA_TYPES.items()}
 
 
 @attrs.frozen(kw_only=True)
@@ -143,8 +110,10 @@ class Tensor:
 
 
 # Exported tensors whose deleter has not run, by their address: what keeps the
-# structure in place, and what to call then.
-_OUTSTANDING: dict[int, tuple[object, Callable[[], None]]] = {}
+# structure in place, where in it the deleter is, and what to call then.
+_OUTSTANDING: dict[
+    int, tuple[ctypes.Array[ctypes.c_char], int, Callable[[], None]]
+] = {}
 
 
 def outstanding() -> int:
@@ -169,28 +138,27 @@ def make_capsule(
         is_versioned: True for the form of DLPack 1.
         is_copied: True where the memory is a copy, the consumer's own to change.
     """
-    held: _Struct
+    shape = tensor.shape
+    ndim = len(shape)
+    strides = tensor.strides or _packed_strides(shape)
+    first = _VERSIONED.size if is_versioned else 0
+    extents = first + _TENSOR.size + (0 if is_versioned else _MANAGED.size)
+    block = ctypes.create_string_buffer(extents + 16 * ndim)
+    address = ctypes.addressof(block)
     if is_versioned:
-        held = _Versioned(major=VERSION[0], minor=VERSION[1])
-        held.flags = _READ_ONLY * tensor.is_read_only | _IS_COPIED * is_copied
+        flags = _READ_ONLY * tensor.is_read_only | _IS_COPIED * is_copied
+        _VERSIONED.pack_into(block, 0, *VERSION, 0, _DELETER_ADDRESS, flags)
+        deleter = 16
     else:
-        held = _Managed()
-    ndim = len(tensor.shape)
-    extents = (ctypes.c_int64 * (2 * ndim or 1))(
-        *tensor.shape, *(tensor.strides or _packed_strides(tensor.shape))
-    )
-    first = ctypes.addressof(extents)
-    pointer = ctypes.POINTER(ctypes.c_int64)
-    # The structure keeps the extents alive: ctypes remembers what was assigned.
-    held.tensor.shape = ctypes.cast(first, pointer)
-    held.tensor.strides = ctypes.cast(first + 8 * ndim, pointer)
-    held.tensor.data = tensor.address or None
-    held.tensor.device = _Device(*tensor.device)
-    held.tensor.ndim = ndim
-    held.tensor.dtype = _DataType(*_data_type(tensor.dtype), 1)
-    held.deleter = _DELETER_ADDRESS
-    address = ctypes.addressof(held)
-    _OUTSTANDING[address] = ((held, extents), release)
+        _MANAGED.pack_into(block, _TENSOR.size, 0, _DELETER_ADDRESS)
+        deleter = _TENSOR.size + 8
+    where = address + extents
+    _TENSOR.pack_into(
+        block, first, tensor.address, *tensor.device, ndim,
+        *_DATA_TYPES[tensor.dtype], 1, where, where + 8 * ndim, 0,
+    )  # fmt: skip
+    struct.pack_into(f"={2 * ndim}q", block, extents, *shape, *strides)
+    _OUTSTANDING[address] = (block, deleter, release)
     name = _NAMES[is_versioned]
     try:
         return _new(address, name, _DESTRUCTOR_ADDRESSES[is_versioned])
@@ -261,46 +229,51 @@ def take_capsule(capsule: object, what: str) -> ImportedTensor:
             "capsule"
         )
     address = _pointer(capsule, _NAMES[is_versioned])
-    held: _Struct
     is_read_only = False
     if is_versioned:
-        held = _Versioned.from_address(address)
-        if held.major != VERSION[0]:
+        head = ctypes.string_at(address, _VERSIONED.size)
+        major, minor, _, deleter, flags = _VERSIONED.unpack(head)
+        if major != VERSION[0]:
             raise ExchangeRefused(
-                f"{what}: DLPack {held.major}.{held.minor}, expected version "
-                f"{VERSION[0]}"
+                f"{what}: DLPack {major}.{minor}, expected version {VERSION[0]}"
             )
-        is_read_only = bool(held.flags & _READ_ONLY)
+        is_read_only = bool(flags & _READ_ONLY)
+        tensor = _read(address + _VERSIONED.size, is_read_only, what)
     else:
-        held = _Managed.from_address(address)
-    tensor = _read(held.tensor, is_read_only, what)
-    keeper = _Keeper(address, held.deleter)
+        tail = ctypes.string_at(address + _TENSOR.size, _MANAGED.size)
+        _, deleter = _MANAGED.unpack(tail)
+        tensor = _read(address, is_read_only, what)
+    keeper = _Keeper(address, deleter)
     _rename(capsule, _USED_NAMES[is_versioned])
     return ImportedTensor(tensor, keeper)
 
 
-def _read(given: _Tensor, is_read_only: bool, what: str) -> Tensor:
-    ndim = given.ndim
+def _read(address: int, is_read_only: bool, what: str) -> Tensor:
+    given = _TENSOR.unpack(ctypes.string_at(address, _TENSOR.size))
+    data, place, index, ndim, code, bits, lanes, extents, steps, offset = given
     if not 0 <= ndim <= _MAX_DIMENSIONS:
         raise ExchangeRefused(f"{what}: {ndim} dimensions")
-    kind, bits, lanes = given.dtype.code, given.dtype.bits, given.dtype.lanes
-    dtype = _DTYPES.get((kind, bits)) if lanes == 1 else None
+    dtype = _DTYPES.get((code, bits)) if lanes == 1 else None
     if dtype is None:
-        name = f"{_KINDS.get(kind, f'code {kind}, ')}{bits}"
+        name = f"{_KINDS.get(code, f'code {code}, ')}{bits}"
         raise ExchangeRefused(
             f"{what}: elements of {name}{f' x {lanes}' if lanes != 1 else ''} have no "
             "counterpart; expected one of " + ", ".join(str(d) for d in DType)
         )
-    shape = tuple(given.shape[i] for i in range(ndim))
-    strides = tuple(given.strides[i] for i in range(ndim)) if given.strides else None
     return Tensor(
-        address=(given.data or 0) + given.byte_offset,
-        device=(given.device.type, given.device.id),
+        address=data + offset,
+        device=(place, index),
         dtype=dtype,
-        shape=shape,
-        strides=strides,
+        shape=_numbers(extents, ndim),
+        strides=_numbers(steps, ndim) if steps else None,
         is_read_only=is_read_only,
     )
+
+
+def _numbers(address: int, count: int) -> tuple[int, ...]:
+    if not count:
+        return ()
+    return struct.unpack(f"={count}q", ctypes.string_at(address, 8 * count))
 
 
 # Capsules through Python's own C API. Addresses, not objects, go into the calls that
@@ -334,7 +307,7 @@ def _delete(address: int) -> None:
     """The deleter of every tensor exported here."""
     found = _OUTSTANDING.pop(address, None)
     if found is not None:
-        found[1]()
+        found[2]()
 
 
 def _drop(capsule: int) -> None:
@@ -353,7 +326,7 @@ _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _DESTRUCTORS = {False: _DESTRUCTOR(_drop), True: _DESTRUCTOR(_drop_versioned)}
 
-_DELETER_ADDRESS = ctypes.cast(_DELETER, ctypes.c_void_p).value
+_DELETER_ADDRESS = ctypes.cast(_DELETER, ctypes.c_void_p).value or 0
 _DESTRUCTOR_ADDRESSES = {
     is_versioned: ctypes.cast(destructor, ctypes.c_void_p).value
     for is_versioned, destructor in _DESTRUCTORS.items()
@@ -366,10 +339,9 @@ def _let_go_at_exit() -> None:
 
     They may be deleted when there is no interpreter any more to run ours.
     """
-    for kept, _ in list(_OUTSTANDING.values()):
-        held, _ = kept  # type: ignore[misc]
-        held.deleter = None  # type: ignore[has-type]
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    for block, deleter, _ in list(_OUTSTANDING.values()):
+        struct.pack_into("=Q", block, deleter, 0)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
 
 
 for _forever in (_DELETER, _DESTRUCTORS, _NAMES, _USED_NAMES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import attrs
 import numpy as np
@@ -15,6 +16,7 @@ from accy_async.interop.dlpack import (
     CUDA_HOST,
     CUDA_MANAGED,
     DEVICE_NAMES,
+    VERSION,
     Tensor,
     take_capsule,
 )
@@ -44,6 +46,10 @@ class ForeignArray:
         return math.prod(self.tensor.shape) * self.tensor.dtype.size_bytes
 
 
+_PLAIN: weakref.WeakSet[type] = weakref.WeakSet()
+"""Types of arrays that know nothing of versioned capsules."""
+
+
 def is_foreign(value: object) -> bool:
     """True where a value offers an array's memory, by whichever protocol."""
     if isinstance(value, np.ndarray):
@@ -68,12 +74,19 @@ def device_of(value: object, what: str) -> tuple[int, int]:
 
 
 def describe(
-    value: object, *, on_cuda: bool, stream: int | None, what: str, dtype: DType | None
+    value: object,
+    *,
+    there: tuple[int, int],
+    on_cuda: bool,
+    stream: int | None,
+    what: str,
+    dtype: DType | None,
 ) -> ForeignArray:
     """Take another library's array.
 
     Args:
         value: the array.
+        there: what `device_of` says of it.
         on_cuda: True to take memory of a GPU, False to take the processor's.
         stream: the stream, by its number, that a producer has to have waiting for its
             last writes; -1 for none.
@@ -81,11 +94,10 @@ def describe(
         dtype: the element type, where the other library's says too little.
 
     Raises:
-        InvalidType: it speaks none of the protocols.
         ExchangeRefused: its memory is elsewhere, not packed in C order, or holds what
             has no counterpart here; or its library refuses.
     """
-    kind, _ = device_of(value, what)
+    kind, _ = there
     wanted = (CUDA, CUDA_MANAGED) if on_cuda else (CPU, CUDA_HOST, CUDA_MANAGED)
     if kind not in wanted:
         raise ExchangeRefused(
@@ -140,11 +152,18 @@ def _of_dlpack(
     """Ask for a versioned capsule, and for a plain one from who knows no other."""
     ask = value.__dlpack__  # type: ignore[attr-defined]
     keywords: dict[str, object] = {} if stream is None else {"stream": stream}
+    kind = type(value)
     try:
         try:
-            capsule = ask(max_version=(1, 1), **keywords)
+            if kind in _PLAIN:
+                capsule = ask(**keywords)
+            else:
+                capsule = ask(max_version=VERSION, **keywords)
         except TypeError:
+            if kind in _PLAIN:
+                raise
             capsule = ask(**keywords)
+            _PLAIN.add(kind)
     except ExchangeRefused:
         raise
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,6 +18,7 @@ from accy_async import DType, KernelCallRegistry, ScalarArgument, Session
 from accy_async.artifact.geometry import FixedLaunch, RuntimeCeilDiv
 from accy_async.backends import BufferBinding, LaunchRequest, StreamHandle
 from accy_async.backends.array import DeviceArray
+from accy_async.backends.cuda import CudaBackend
 from accy_async.errors import ExchangeRefused, InvalidValue, LaunchArgumentMismatch
 from accy_async.graph import LaunchGraphBuilder
 from accy_async.interop import cupy_kernel, dlpack, numba_kernel
@@ -119,7 +124,7 @@ async def test_cupy_both_ways(cupy: Any, through: str) -> None:
         pointer = given.data.ptr
         raw = session.adopt_memory(pointer, (12,), DType.F32, owner=given)
         assert (await session.download(raw) == np.arange(12)).all()
-        del taken
+        del taken, array
     await until(lambda: not any(session.live_objects().values()))
 
 
@@ -349,12 +354,16 @@ async def test_streams_of_others_are_used_and_left_open(torch: Any, cupy: Any) -
 
 async def test_leaving_does_not_wait_for_work_of_others(torch: Any) -> None:
     theirs = torch.cuda.Stream()
-    async with accy_async.open_session("cuda") as session:
-        session.adopt_stream(theirs)
+    backend = CudaBackend()  # closing it frees pinned memory, which waits for the GPU
+    async with accy_async.open_session(backend) as session:
+        stream = session.adopt_stream(theirs)
+        launch(session, "empty", [], stream=stream)
+        await session.backend.wait_stream(stream)
         with torch.cuda.stream(theirs):
             torch.cuda._sleep(10 * SLEEP_CYCLES)
     assert not theirs.query()
     theirs.synchronize()
+    backend.close()
 
 
 async def test_others_submit_to_our_streams(torch: Any, cupy: Any) -> None:
@@ -369,7 +378,7 @@ async def test_others_submit_to_our_streams(torch: Any, cupy: Any) -> None:
                 taken.fill_(3)
             await session.backend.wait_stream(stream)
             assert outside.query()
-            with cupy.cuda.ExternalStream(native_stream.handle):
+            with cupy.cuda.Stream.from_external(native_stream):
                 shown = cupy.asarray(array)
                 shown += 1
             await session.backend.wait_stream(stream)
@@ -425,7 +434,11 @@ async def test_cupys_kernels(cupy: Any) -> None:
         await _add(session, entry, 1000)
 
 
-async def test_numbas_kernels() -> None:
+async def test_numbas_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Names that Numba's CUDA target asks numpy for, which has dropped them by 2.5.
+    monkeypatch.setattr(np, "row_stack", np.vstack, raising=False)
+    monkeypatch.setattr(np, "in1d", np.isin, raising=False)
+    monkeypatch.setattr(np, "trapz", getattr(np, "trapezoid", None), raising=False)
     cuda = pytest.importorskip("numba.cuda")
     types = pytest.importorskip("numba").types
     pointer = types.CPointer(types.float32)
@@ -453,6 +466,7 @@ async def test_tritons_kernels(torch: Any) -> None:
 
 
 async def test_nothing_is_left_of_capsules(torch: Any) -> None:
+    gc.collect()
     before = dlpack.outstanding()
     async with accy_async.open_session("cuda") as session:
         array = await session.upload(np.zeros(8, np.float32))
@@ -461,6 +475,74 @@ async def test_nothing_is_left_of_capsules(torch: Any) -> None:
         kept = [torch.from_dlpack(array) for _ in range(100)]
         del kept
         gc.collect()
-        await until(lambda: dlpack.outstanding() == before)
+        await until(lambda: dlpack.outstanding() <= before)
         array.free()
     await until(lambda: not any(session.live_objects().values()))
+
+
+async def test_letting_go_during_a_capture_of_others(torch: Any) -> None:
+    """A capture in the context is ended by it: the memory comes back all the same."""
+    async with accy_async.open_session("cuda") as session:
+        array = await session.upload(np.zeros(N, np.float32))
+        taken = [torch.from_dlpack(array)]
+        array.free()
+        x = torch.zeros(4, device="cuda")
+        torch.cuda.synchronize()
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        survived = True
+        try:
+            with torch.cuda.stream(side):
+                graph.capture_begin(capture_error_mode="relaxed")
+                x.add_(1)
+                taken.clear()
+                await anyio.sleep(0.1)
+                x.add_(1)
+                graph.capture_end()
+        except RuntimeError:
+            survived = False
+        print("a relaxed capture survives the end of a loan:", survived)
+    await until(lambda: not any(session.live_objects().values()))
+
+
+def test_lifetimes_are_clean_under_compute_sanitizer() -> None:
+    sanitizer = (
+        shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    )
+    if not Path(sanitizer).exists():
+        pytest.skip("there is no compute-sanitizer here")
+    ended = subprocess.run(
+        [sanitizer, "--leak-check", "no", "--error-exitcode", "9", sys.executable, "-c", _LIVES],
+        capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    if "not supported" in ended.stdout:
+        pytest.skip(ended.stdout.strip().splitlines()[-1])
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
+    assert "ERROR SUMMARY: 0 errors" in ended.stdout
+
+
+_LIVES = """
+import cupy, numpy as np, accy_async
+from accy_async import DType
+async def main():
+    async with accy_async.open_session("cuda") as session:
+        kept = []
+        for turn in range(10):
+            ours = await session.upload(np.full(1000, turn, np.float32))
+            side = cupy.cuda.Stream(non_blocking=True)
+            with side:
+                taken = cupy.from_dlpack(ours)
+                ours.free()
+                taken += 1
+                given = cupy.arange(1000, dtype=cupy.float32) + taken
+                back = session.adopt(given)
+            del taken, given
+            out = session.allocate(1000, DType.F32)
+            session.backend.copy_buffer(back.handle, out.handle)
+            back.free()
+            kept.append(out)
+        for turn, out in enumerate(kept):
+            found = await session.download(out)
+            assert (found == np.arange(1000) + turn + 1).all()
+    print(session.live_objects())
+accy_async.run(main)
+"""

@@ -147,7 +147,7 @@ class BackendCore(BackendHooks):
     def _cover(self, state: StreamState) -> None:
         """Take a position behind what another library submitted to the stream."""
         with self._lock:
-            self._notice(state, state.timeline.advance())
+            self._pass(state, state.timeline.advance())
 
     def _every_stream(self) -> list[StreamState]:
         """The default stream, those for exchange, and all others not freed yet."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import advance
@@ -12,11 +11,12 @@ from accy_async.backends.exchange import Arrival, Loan, end_loans, watch_loans
 from accy_async.backends.handles import (
     BufferHandle,
     BufferOwnership,
+    Handle,
     ObjectKind,
     StreamHandle,
 )
 from accy_async.backends.timeline import Timeline
-from accy_async.errors import AccyError, ExchangeRefused, InvalidBuffer
+from accy_async.errors import ExchangeRefused, InvalidBuffer
 from accy_async.interop.streams import (
     THREAD_DEFAULT,
     NativeStream,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from accy_async.backends.resources import Resource
 
 __all__ = ["Sharing"]
-
-_log = logging.getLogger("accy_async.backends")
 
 _EXCHANGES = 4
 """Exchange streams at most: a slow producer holds up every n-th arrival."""
@@ -49,6 +47,7 @@ class Sharing(Streams, Memory):
         is_read_only: bool = False,
         stream: object = None,
         exchange: StreamState | None = None,
+        is_checked: bool = False,
     ) -> BufferHandle:
         """Use memory that somebody else owns; it is never freed here.
 
@@ -61,6 +60,7 @@ class Sharing(Streams, Memory):
             stream: the owner's stream that its last writes are on; every use here
                 waits for what it has come to now. None if they are done.
             exchange: the exchange stream that waits for them already.
+            is_checked: True where the memory is known to be this device's.
 
         Raises:
             InvalidBuffer: a size below 0.
@@ -71,6 +71,8 @@ class Sharing(Streams, Memory):
         if byte_size < 0:
             raise InvalidBuffer(f"byte_size: got {byte_size}, expected 0 or more")
         self._discard_abandoned()
+        if byte_size and not is_checked:
+            self._check_address(address)
         payload = self._borrow(address if byte_size else 0, byte_size, keeper)
         if exchange is None and stream is not None:
             exchange = self._follow_number(stream_number(stream))
@@ -151,6 +153,23 @@ class Sharing(Streams, Memory):
         )
         self._streams_by_id[resource.handle.id] = state
         return cast("StreamHandle", self._keep_unless_closed(resource))
+
+    def destroy(self, handle: Handle) -> bool:
+        """See `Ownership.destroy`; what is borrowed is let go of unasked."""
+        is_borrowed = (
+            isinstance(handle, BufferHandle)
+            and handle.ownership is BufferOwnership.EXTERNAL
+        )
+        if not is_borrowed or self._is_forked:
+            return super().destroy(handle)
+        with self._lock:
+            resource = self._table.get(handle)
+            users = self._users(resource)
+            is_freed = super().destroy(handle)
+            if not is_freed:
+                for state in users:
+                    self._notice(state, state.timeline.submitted)
+        return is_freed
 
     # Lending
 
@@ -252,7 +271,7 @@ class Sharing(Streams, Memory):
     def _arrive(self, buffer: Resource, exchange: StreamState) -> None:
         """Order all later uses of a buffer behind the exchange stream's work."""
         position = exchange.timeline.advance()
-        exchange.timeline.request(position)
+        self._pass(exchange, position)
         buffer.touch(exchange.timeline, position)
         buffer.arrive(Arrival(exchange, position, self._follow_stream))
         self._table.renew_epoch()  # launches bound to a stream have to wait as well
@@ -286,28 +305,31 @@ class Sharing(Streams, Memory):
         self._record(leader, event.mark[1], event)
         self._stream_wait(stream, stream.timeline.advance(), event)
 
-    def _take_back(self, buffer: Resource) -> None:
-        """A loan is over: free the buffer, or have later uses wait, once all are."""
+    def _take_back(self, buffer: Resource) -> bool:
+        """A loan is over: free the buffer, or have later uses wait, once all are.
+
+        Returns:
+            False where the device refuses just now, to be tried again.
+        """
         if self._is_forked:
-            return
-        try:
-            with self._lock:
-                line = buffer.exports
-                assert line is not None
-                buffer.loans_ended += 1
-                if buffer.loans_ended < line.submitted:
-                    return
-                if self.exchanges_streams and self._lost is None:
-                    exchange = self._open_exchange()
-                    self._follow(exchange, exchange.timeline.advance(), None)
-                    self._arrive(buffer, exchange)
-                    self._table.renew_epoch()  # launches look for what has to arrive
-                    self._notice(exchange, exchange.timeline.submitted)
+            return True
+        with self._lock:
+            line = buffer.exports
+            assert line is not None
+            is_last = buffer.loans_ended + 1 == line.submitted
+            if is_last and self.exchanges_streams and self._lost is None:
+                exchange = self._open_exchange()
+                if not self._follow(exchange, exchange.timeline.advance(), None):
+                    return False
+                self._arrive(buffer, exchange)
+                self._table.renew_epoch()  # launches look for what has to arrive
+                self._notice(exchange, exchange.timeline.submitted)
+            buffer.loans_ended += 1
+            if is_last:
                 line.complete(line.submitted)
+        if is_last:
             self._after_loan()
-        except AccyError:
-            # As in any finalizer: it is nobody's call that failed.
-            _log.exception("%s could not be taken back", buffer.name)
+        return True
 
     def _after_loan(self) -> None:
         """Free what became idle when a loan ended; backends add what else is due."""

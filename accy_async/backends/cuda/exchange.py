@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaExchange"]
 
+_CAPTURING = frozenset(range(900, 909))
+"""Another library captures a stream: CUDA Driver API, CUDA_ERROR_STREAM_CAPTURE_*."""
+
 
 def _nothing() -> None:
     """What is done on the host at a position that only has to be noticed."""
@@ -47,13 +50,11 @@ class CudaExchange(Backend):
         return CUDA, self._context.index
 
     def _borrow(self, address: int, byte_size: int, keeper: object) -> object:
-        self._context.make_current()
-        if byte_size:
-            self._check_address(address)
         return BorrowedMemory(address, byte_size, keeper)
 
     def _check_address(self, address: int) -> None:
         """Refuse what is no memory of this device."""
+        self._context.make_current()
         driver = self._context.driver
         kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         code, ordinal = driver.cuPointerGetAttribute(kind, address)
@@ -92,7 +93,7 @@ class CudaExchange(Backend):
     def _stream_number(self, stream: StreamState) -> int:
         return int(cast("CudaStream", stream).native)
 
-    def _follow(self, stream: StreamState, position: int, number: int | None) -> None:
+    def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:
         """Submit a wait for a stream; for all that the context was given if None.
 
         The latter ends captures that other libraries have under way in the context
@@ -102,6 +103,8 @@ class CudaExchange(Backend):
         driver, event = self._context.driver, self._event()
         if number is None:
             answer = driver.cuCtxRecordEvent(self._context.native, event)
+            if int(answer[0]) in _CAPTURING:
+                return False
             self._call(answer, "cuCtxRecordEvent")
         else:
             answer = driver.cuEventRecord(event, driver.CUstream(number))
@@ -109,6 +112,7 @@ class CudaExchange(Backend):
         native = cast("CudaStream", stream).native
         answer = driver.cuStreamWaitEvent(native, event, 0)
         self._call(answer, "cuStreamWaitEvent")
+        return True
 
     def _lead(self, stream: StreamState, position: int, number: int) -> None:
         del position

@@ -254,17 +254,17 @@ class RecordingHooks(RecordingCore):
             self._numbers += 1
         return recording.number
 
-    def _follow(self, stream: StreamState, position: int, number: int | None) -> None:
+    def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:
         self.exchanges.append(("follow", self._stream_number(stream), number))
         self._submit(stream, position)
+        return True
 
     def _lead(self, stream: StreamState, position: int, number: int) -> None:
         self.exchanges.append(("lead", self._stream_number(stream), number))
         self._submit(stream, position)
 
-    def _notice(self, stream: StreamState, position: int) -> None:
-        if stream.timeline.submitted == position:
-            self._submit(stream, position)
+    def _pass(self, stream: StreamState, position: int) -> None:
+        self._submit(stream, position)
 
     def _free(self, resource: Resource) -> None:
         self.destroy_count += 1

@@ -1,0 +1,1 @@
+"""Arrays, streams and kernels of other libraries, where no GPU is needed."""
