@@ -46,6 +46,10 @@ class Loop(Op):
     def opcode(self) -> str:
         return "loop"
 
+    def identity(self) -> object:
+        body = self.body.fingerprint()
+        return "Loop", self.count, self.carries, body, self.conditional
+
     def attributes(self) -> str:
         what = f"count={self.count} carries={self.carries}"
         if self.conditional:

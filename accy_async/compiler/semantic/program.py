@@ -7,6 +7,8 @@ is computed: names and source locations do not count.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterator
 
 import attrs
@@ -126,9 +128,24 @@ class Function:
         Functions that differ in names and locations only have one fingerprint.
         """
         if self._fingerprint is None:
-            object.__setattr__(self, "_fingerprint", fingerprint(self))
+            object.__setattr__(self, "_fingerprint", fingerprint(self._content()))
         assert self._fingerprint is not None
         return self._fingerprint
+
+    def _content(self) -> object:
+        """Each op once, and who is applied to whom; the types follow from these."""
+        ops: dict[Op, int] = {}
+        wiring = array("Q")
+        for entry in self.operations:
+            wiring.append(ops.setdefault(entry.op, len(ops)))
+            wiring.append(len(entry.operands))
+            wiring.extend(value.index for value in entry.operands)
+        wiring.extend(value.index for value in self.results)
+        if sys.byteorder == "big":
+            wiring.byteswap()
+        parameters = tuple(str(type) for type in self.parameter_types)
+        identities = tuple(op.identity() for op in ops)
+        return parameters, identities, len(self.operations), wiring.tobytes()
 
     def __str__(self) -> str:
         return function_text(self)

@@ -82,8 +82,9 @@ def _gather(case: Case[Gather]) -> Array:
     if not indices.size:
         return np.zeros(case.entry.result.shape, x.dtype)
     last = x.shape[case.op.axis] - 1
-    nearest = np.clip(indices.astype(object), 0, last)
-    return np.asarray(np.take(x, nearest.astype(np.int64), case.op.axis))
+    # Through Python's integers: a u64 may be more than an index of numpy holds.
+    nearest = np.asarray(np.clip(indices.astype(object), 0, last), np.int64)
+    return np.asarray(np.take(x, nearest, case.op.axis))
 
 
 def _scatter(case: Case[Scatter]) -> Array:

@@ -113,7 +113,8 @@ SPECIAL[np.matmul] = _matmul
 def _dot(a: object, b: object, out: object = None) -> TracedArray:
     plain("dot", {"out": out})
     if not shape_of(a) or not shape_of(b):
-        result: TracedArray = call(np.multiply, a, b)
+        # numpy makes arrays of both first, so that no number is weak here.
+        result: TracedArray = call(np.multiply, as_array(a), as_array(b))
         return result
     rank = len(shape_of(b))
     return _contract(a, b, [len(shape_of(a)) - 1], [max(rank - 2, 0)])
@@ -122,7 +123,8 @@ def _dot(a: object, b: object, out: object = None) -> TracedArray:
 @implements(np.inner)
 def _inner(a: object, b: object) -> TracedArray:
     if not shape_of(a) or not shape_of(b):
-        result: TracedArray = call(np.multiply, a, b)
+        # numpy makes arrays of both first, so that no number is weak here.
+        result: TracedArray = call(np.multiply, as_array(a), as_array(b))
         return result
     return _contract(a, b, [len(shape_of(a)) - 1], [len(shape_of(b)) - 1])
 

@@ -178,6 +178,14 @@ def _vstack(tup: Sequence[object], **options: Any) -> TracedArray:
     return _concatenate([_atleast_2d(a) for a in tup], 0, **options)
 
 
+@implements(np.column_stack)
+def _column_stack(tup: Sequence[object]) -> TracedArray:
+    columns = [
+        _reshape(a, (-1, 1)) if len(shape_of(a)) < 2 else as_array(a) for a in tup
+    ]
+    return _concatenate(columns, 1)
+
+
 @implements(np.hstack)
 def _hstack(tup: Sequence[object], **options: Any) -> TracedArray:
     arrays = [_atleast_1d(a) for a in tup]

@@ -16,6 +16,7 @@ __all__ = ["location", "refusal", "unknown"]
 _OURS = (
     str(Path(__file__).parent),
     str(Path(__file__).parent.parent / "semantic"),
+    str(Path(__file__).parent.parent / "tensor.py"),
     str(Path(np.__file__).parent),
 )
 

@@ -9,6 +9,7 @@ and the two together give f32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from accy_async.compiler.tracing.array import TracedArray
 from accy_async.compiler.tracing.places import refusal
 from accy_async.compiler.tracing.state import current
 from accy_async.dtypes import DType
+from accy_async.errors import InvalidValue
 
 __all__ = [
     "as_array",
@@ -50,7 +52,10 @@ def dtype_of(operand: object) -> DType:
     """The dtype an operand has by itself; a Python number has numpy's for it."""
     if isinstance(operand, TracedArray):
         return operand.type.dtype
-    return DType.from_numpy(np.asarray(operand).dtype)
+    try:
+        return DType.from_numpy(np.asarray(operand).dtype)
+    except InvalidValue:
+        raise refusal(f"{describe(operand)} holds no numbers that are traced") from None
 
 
 def describe(operand: object) -> str:
@@ -63,7 +68,7 @@ def describe(operand: object) -> str:
     try:
         return str(TensorType(DType.from_numpy(array.dtype), array.shape))
     except ValueError:
-        return f"{array.dtype}{list(array.shape)}"
+        return f"{type(operand).__name__} {array.dtype}{list(array.shape)}"
 
 
 def resolve(ufunc: np.ufunc, operands: Sequence[object]) -> list[DType]:
@@ -154,8 +159,11 @@ def lift(
     type = TensorType(wanted, target)
     if is_weak(operand):
         number: Any = operand
-        if wanted.is_float and not isinstance(operand, float):
+        if wanted.is_float:
+            # What a narrow float does not hold is infinite in it, as numpy has it.
             number = float(number)
+            if abs(number) > wanted.maximum:
+                number = math.copysign(math.inf, number)
         elif wanted is DType.BOOL:
             number = bool(number)
         elif wanted.is_integer:

@@ -96,7 +96,7 @@ def _mean(
     return _reduce(a, "mean", axis, wanted, keepdims=keepdims)
 
 
-@implements(np.max)
+@implements(np.max, np.amax)
 def _max(
     a: object,
     axis: object = None,
@@ -108,7 +108,7 @@ def _max(
     return _reduce(a, "maximum", axis, None, keepdims=keepdims)
 
 
-@implements(np.min)
+@implements(np.min, np.amin)
 def _min(
     a: object,
     axis: object = None,
@@ -158,6 +158,57 @@ def _truth(
         ]
         return wrap(current().builder.constant(empty, TensorType(DType.BOOL, shape)))
     return _reduce(wrap(x), kind, axes, None, keepdims=keepdims)
+
+
+@implements(np.ptp)
+def _ptp(
+    a: object, axis: object = None, out: object = None, keepdims: object = False
+) -> TracedArray:
+    plain("ptp", {"out": out})
+    low, high = (f(a, axis, keepdims=keepdims) for f in (_min, _max))
+    result: TracedArray = call(np.subtract, high, low)
+    return result
+
+
+@implements(np.average)
+def _average(
+    a: object,
+    axis: object = None,
+    weights: object = None,
+    returned: object = None,
+    *,
+    keepdims: object = False,
+) -> TracedArray:
+    plain("average", {"returned": returned or None})
+    if weights is None:
+        return _mean(a, axis, keepdims=keepdims)
+    if shape_of(weights) != shape_of(a):
+        raise refusal("weights of another shape are not traced", operation="average")
+    weighted = call(np.multiply, as_array(a), weights)
+    total = _sum(weighted, axis, keepdims=keepdims)
+    result: TracedArray = call(
+        np.true_divide, total, _sum(weights, axis, keepdims=keepdims)
+    )
+    return result
+
+
+@implements(np.nan_to_num)
+def _nan_to_num(
+    x: object,
+    copy: object = True,
+    nan: float = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> TracedArray:
+    dtype = dtype_of(x)
+    if not dtype.is_float:
+        return as_array(x).copy()
+    high = dtype.maximum if posinf is None else posinf
+    low = dtype.minimum if neginf is None else neginf
+    result = call(np.where, call(np.isnan, x), nan, x)
+    result = call(np.where, call(np.equal, x, float("inf")), high, result)
+    result = call(np.where, call(np.equal, x, -float("inf")), low, result)
+    return wrap(result.value)
 
 
 @implements(np.var)

@@ -61,7 +61,8 @@ def _truth(rule: Rule) -> Rule:
 
 def _floor_divide(f: FunctionBuilder, a: Value, b: Value) -> Value:
     if a.dtype.is_float:
-        return f.unary("floor", f.div(a, b))
+        endless = f.compare(f.abs(a), float("inf"), "eq")
+        return f.select(endless, float("nan"), f.unary("floor", f.div(a, b)))
     quotient = f.div(a, b)
     if not a.dtype.is_signed:
         return quotient
@@ -211,7 +212,15 @@ UFUNCS: Mapping[np.ufunc, Rule] = {
 _ROUNDINGS = frozenset({np.floor, np.ceil, np.trunc, np.rint})
 _QUESTIONS = {np.isnan: False, np.isinf: False, np.isfinite: True}
 
-SPECIAL: dict[np.ufunc, Callable[..., TracedArray]] = {np.power: traced_power}
+
+def _divmod(a: object, b: object) -> tuple[TracedArray, TracedArray]:
+    return _call(np.floor_divide, (a, b)), _call(np.remainder, (a, b))
+
+
+SPECIAL: dict[np.ufunc, Callable[..., Any]] = {
+    np.power: traced_power,
+    np.divmod: _divmod,
+}
 """Ufuncs that are no matter of elements alone, or depend on constants."""
 
 _FOLDS: Mapping[str, Mapping[np.ufunc, Callable[..., Any]]] = {
@@ -251,7 +260,8 @@ def apply_ufunc(
     return target.change(result, ufunc.__name__)
 
 
-def _call(ufunc: np.ufunc, inputs: tuple[object, ...]) -> TracedArray:
+def _call(ufunc: np.ufunc, inputs: tuple[object, ...]) -> Any:  # noqa: ANN401
+    """An array; of a special ufunc, as many as it has outputs."""
     special = SPECIAL.get(ufunc)
     if special is not None:
         return special(*inputs)
@@ -282,7 +292,8 @@ def _fold(
     if method == "outer":
         lhs, rhs = inputs
         outer = (*shape_of(lhs), *(1 for _ in shape_of(rhs)))
-        return _call(ufunc, (FUNCTIONS[np.reshape](lhs, outer), rhs))
+        product: TracedArray = _call(ufunc, (FUNCTIONS[np.reshape](lhs, outer), rhs))
+        return product
     if function is None:
         raise refusal(
             f"numpy.{ufunc.__name__}.{method} is not traced"
