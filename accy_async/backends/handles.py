@@ -14,7 +14,7 @@ import attrs
 
 from accy_async.artifact.formats import BackendKind, backend_kind
 from accy_async.backends.origins import Origin
-from accy_async.errors import InvalidValue
+from accy_async.errors import InvalidStream, InvalidValue
 from accy_async.values import enum, instances, integer, member_of, optional, text
 
 __all__ = [
@@ -195,7 +195,8 @@ class LoadedArtifact:
 class StreamHandle:
     """Names a stream: work submitted to it runs in order.
 
-    ``priority`` 0 is the normal one; lower numbers run sooner, as in CUDA.
+    ``priority`` 0 is the normal one; lower numbers run sooner, as in CUDA. On a GPU,
+    what speaks the protocol of cuda.core takes it: ``Stream.from_external(stream)``.
     """
 
     id: int = attrs.field(validator=_ID)
@@ -206,6 +207,21 @@ class StreamHandle:
     origin: Origin | None = attrs.field(
         default=None, validator=_ORIGIN, eq=False, repr=False
     )
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version and native handle, for another library to submit to the stream.
+
+        See `Session.native_stream`.
+
+        Raises:
+            InvalidStream: it is not alive, or of no backend.
+            UnsupportedOperation: the device has no streams of a driver.
+        """
+        found = None if self.origin is None else self.origin.backend
+        backend = None if found is None else found()
+        if backend is None:
+            raise InvalidStream(f"stream {self.id}: its backend is not there")
+        return backend.native_stream(self).__cuda_stream__()
 
 
 @attrs.frozen(kw_only=True)

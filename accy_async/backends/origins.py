@@ -6,9 +6,11 @@ Two backends of one process may be of one kind, and of one device even.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+import weakref
+from typing import TYPE_CHECKING, Self, cast
 
 if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
     from accy_async.backends.capabilities import DeviceIdentity
 
 __all__ = ["Origin"]
@@ -20,11 +22,15 @@ class Origin:
     Attributes:
         device: which device it drives, e.g. ``cuda:1``.
         title: the same with the device's name, for messages.
+        backend: gives the backend, while somebody has it.
     """
 
-    __slots__ = ("device", "title")
+    __slots__ = ("backend", "device", "title")
 
-    def __init__(self, identity: DeviceIdentity) -> None:
+    def __init__(self, identity: DeviceIdentity, backend: object = None) -> None:
+        self.backend: weakref.ref[Backend] | None = None
+        if backend is not None:
+            self.backend = weakref.ref(cast("Backend", backend))
         self.device = identity.device
         self.title = f"{identity.device} ({identity.name})"
 

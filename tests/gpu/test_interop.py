@@ -378,7 +378,7 @@ async def test_others_submit_to_our_streams(torch: Any, cupy: Any) -> None:
                 taken.fill_(3)
             await session.backend.wait_stream(stream)
             assert outside.query()
-            with cupy.cuda.Stream.from_external(native_stream):
+            with cupy.cuda.Stream.from_external(stream):
                 shown = cupy.asarray(array)
                 shown += 1
             await session.backend.wait_stream(stream)

@@ -13,6 +13,7 @@ import accy_async
 from accy_async import KernelCallRegistry, ScalarArgument
 from accy_async.backends import Backend
 from accy_async.backends.adopting import adopt_array, adopt_memory
+from accy_async.backends.devicegraph import GraphFill, GraphNode, GraphRequest
 from accy_async.backends.recording import RecordingBackend
 from accy_async.compiler.kernels import scan_pipeline
 from accy_async.compiler.kernels.catalogue import library_registry
@@ -206,6 +207,33 @@ def test_every_stream_waits_once_for_what_arrives() -> None:
     before = backend.mark(streams[0]).position
     backend.fill_buffer(array.handle, b"\0", stream=streams[0])
     assert backend.mark(streams[0]).position == before + 1
+
+
+def test_a_device_graph_waits_for_what_arrives_in_it() -> None:
+    backend = RecordingBackend()
+    array = adopt_array(backend, CudaArray())
+    fill = GraphFill(array.handle, b"\0", 128)
+    graph = backend.create_graph(GraphRequest((GraphNode(fill),)))
+    (exchange,) = backend._exchange
+    exchange.is_held = True  # type: ignore[attr-defined]
+    late = adopt_array(backend, InterfaceArray(stream=7))
+    filling = GraphFill(late.handle, b"\0", 128)
+    other = backend.create_graph(GraphRequest((GraphNode(filling),)))
+    stream = backend.create_stream()
+    backend.launch_graph(graph, stream)
+    assert backend.is_stream_idle(stream)
+    backend.launch_graph(other, stream)
+    assert not backend.is_stream_idle(stream)
+    exchange.is_held = False  # type: ignore[attr-defined]
+    backend._pump()
+    assert backend.is_stream_idle(stream)
+    # And for what a consumer did with a buffer that is part of it.
+    capsule = array.__dlpack__(stream=-1)
+    del capsule
+    backend.live_objects()
+    before = backend.mark(stream).position
+    backend.launch_graph(graph, stream)
+    assert backend.mark(stream).position > before
 
 
 # What is refused

@@ -9,8 +9,14 @@ import anyio
 import pytest
 
 import accy_async
+from accy_async.backends import StreamHandle
 from accy_async.backends.recording import RecordingBackend
-from accy_async.errors import ExchangeRefused, InvalidType, UnsupportedOperation
+from accy_async.errors import (
+    ExchangeRefused,
+    InvalidStream,
+    InvalidType,
+    UnsupportedOperation,
+)
 from accy_async.interop.streams import NativeStream, stream_number
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +94,20 @@ async def test_anothers_stream_is_used_and_kept() -> None:
         assert session.live_objects()["streams"] == 1
     assert gone() is None
     assert not any(session.live_objects().values())
+
+
+def test_handles_of_ours_speak_the_protocol() -> None:
+    backend = RecordingBackend()
+    stream = backend.create_stream()
+    number = backend.native_stream(stream).handle
+    assert stream.__cuda_stream__() == (0, number)
+    assert stream_number(stream) == number
+    backend.destroy(stream)
+    with pytest.raises(InvalidStream, match="was destroyed"):
+        stream.__cuda_stream__()
+    with pytest.raises(InvalidStream, match="its backend is not there"):
+        StreamHandle(id=1, backend="cuda").__cuda_stream__()
+    backend.close()
 
 
 async def test_each_threads_default_stream_is_refused() -> None:

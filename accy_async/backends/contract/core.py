@@ -56,7 +56,7 @@ class BackendCore(BackendHooks):
         self.kind = kind
         self.grace_s = grace_s
         self._lock = threading.RLock()
-        self._origin = Origin(self.capabilities.identity)
+        self._origin = Origin(self.capabilities.identity, self)
         self._table = ResourceTable(kind, self._free, self._origin)
         self._reaper = Reaper(self._table)
         # Living streams once more, as every submission looks one up.

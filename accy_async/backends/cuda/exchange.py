@@ -91,7 +91,7 @@ class CudaExchange(Backend):
         return state
 
     def _stream_number(self, stream: StreamState) -> int:
-        return int(cast("CudaStream", stream).native)
+        return cast("CudaStream", stream).number
 
     def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:
         """Submit a wait for a stream; for all that the context was given if None.

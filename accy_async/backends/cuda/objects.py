@@ -24,6 +24,7 @@ class CudaStream(StreamState):
         self.native = native
         self.flags = timeline
         self.journal = Journal()
+        self.number = int(native)
         self.keeper: object = None  # of a stream that somebody else owns
 
 
