@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import attrs
 import pytest
 
@@ -19,7 +21,7 @@ from accy_async.compiler.semantic import (
     Value,
     canonical,
 )
-from accy_async.errors import InvalidProgram, OutOfMemory
+from accy_async.errors import InvalidProgram, InvalidValue, OutOfMemory
 
 F8 = TensorType("f32", (8,))
 SCALAR = TensorType("f32")
@@ -202,6 +204,18 @@ def test_modules_refuse_no_function_and_two_of_one_name() -> None:
         module.function("h")
 
 
+def test_programs_and_their_errors_may_be_pickled() -> None:
+    f = begin(F8)
+    f.return_(f.loop(2, [f.parameter(0)], lambda b, v: [b.mul(v, 2.0)]))
+    function = f.finish()
+    copy = pickle.loads(pickle.dumps(function))
+    assert copy == function
+    assert copy.fingerprint() == function.fingerprint()
+    error = InvalidProgram("it is not", operation="add")
+    copied = pickle.loads(pickle.dumps(error))
+    assert (str(copied), copied.operation) == ("add: it is not", "add")
+
+
 def test_the_builder_refuses_calls_out_of_order() -> None:
     builder = Builder("m")
     with pytest.raises(InvalidProgram, match="has no function"):
@@ -231,6 +245,19 @@ def test_the_builder_refuses_calls_out_of_order() -> None:
         builder.finish()
     with pytest.raises(InvalidProgram, match="module m is finished"):
         builder.begin_function("g", [])
+
+
+def test_names_are_checked_before_anything_is_written() -> None:
+    with pytest.raises(InvalidValue, match=r"Builder.name: got 'a b'"):
+        Builder("a b")
+    builder = Builder("m")
+    with pytest.raises(InvalidValue, match=r"Function.name: got ''"):
+        builder.begin_function("", [F8])
+    with pytest.raises(InvalidValue, match="expected 1 names"):
+        builder.begin_function("f", [F8], parameter_names=["x", "y"])
+    with pytest.raises(InvalidValue, match="names that do not repeat"):
+        builder.begin_function("f", [F8, F8], parameter_names=["x", "x"])
+    builder.begin_function("f", [F8], parameter_names=["x"])
 
 
 def test_values_of_another_function_are_refused() -> None:

@@ -165,7 +165,7 @@ def test_arguments_and_results_may_be_nested() -> None:
         flags={"train": True},
     )
     entry = program.module.entry
-    assert entry.parameter_names == ("weights.w", "weights.b", "x")
+    assert entry.parameter_names == ("weights.b", "weights.w", "x")
     assert program.module.name == "function"
     rng = np.random.default_rng(0)
     weights = {

@@ -37,7 +37,7 @@ operations of their own. `kinds` says what is computed, to the edge cases;
 
 from accy_async.compiler.semantic.builder import Builder, FunctionBuilder
 from accy_async.compiler.semantic.calls import KernelCall
-from accy_async.compiler.semantic.canonical import canonical
+from accy_async.compiler.semantic.canonicalization import canonical
 from accy_async.compiler.semantic.einsum import EinsumSpec, EinsumStep
 from accy_async.compiler.semantic.elementwise import (
     Binary,
@@ -48,7 +48,7 @@ from accy_async.compiler.semantic.elementwise import (
     Select,
     Unary,
 )
-from accy_async.compiler.semantic.expand import COMPOSITES, expand, expand_operation
+from accy_async.compiler.semantic.expansion import COMPOSITES, expand, expand_operation
 from accy_async.compiler.semantic.indexing import Gather, Scatter
 from accy_async.compiler.semantic.kinds import (
     BinaryKind,
@@ -67,7 +67,7 @@ from accy_async.compiler.semantic.products import DotGeneral, Einsum
 from accy_async.compiler.semantic.program import Function, Module, Operation
 from accy_async.compiler.semantic.reductions import Reduce, Scan
 from accy_async.compiler.semantic.reference import evaluate
-from accy_async.compiler.semantic.rewrite import rewrite, rewrite_module
+from accy_async.compiler.semantic.rewriting import rewrite, rewrite_module
 from accy_async.compiler.semantic.rows import RowSparseCrossEntropy, Softmax
 from accy_async.compiler.semantic.shaping import (
     Broadcast,

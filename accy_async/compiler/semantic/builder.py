@@ -19,20 +19,26 @@ value's type, if its dtype holds it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
-from accy_async.compiler.semantic.canonical import canonical
+from accy_async.compiler.semantic.canonicalization import canonical
 from accy_async.compiler.semantic.indexed import IndexingMethods
 from accy_async.compiler.semantic.limits import ContextLimits
 from accy_async.compiler.semantic.loops import Loop
 from accy_async.compiler.semantic.pointwise import ElementwiseMethods
-from accy_async.compiler.semantic.program import Function, Module
+from accy_async.compiler.semantic.program import (
+    IDENTIFIER,
+    NAME_EXPECTED,
+    Function,
+    Module,
+)
 from accy_async.compiler.semantic.recorder import Context
 from accy_async.compiler.semantic.reducing import ReducingMethods
 from accy_async.compiler.semantic.reshaping import ShapingMethods
 from accy_async.compiler.semantic.types import TensorType, Value
 from accy_async.dtypes import DType
-from accy_async.errors import InvalidProgram
+from accy_async.errors import InvalidProgram, InvalidValue
 
 __all__ = ["Builder", "FunctionBuilder"]
 
@@ -41,13 +47,15 @@ class Builder:
     """Builds one module of functions, within limits.
 
     Args:
-        name: the module's.
+        name: the module's: letters, digits, "_", "." and "-".
         limits: how large the program may become.
     """
 
     def __init__(
         self, name: str = "module", limits: ContextLimits = ContextLimits.STANDARD
     ) -> None:
+        if re.fullmatch(IDENTIFIER, str(name)) is None:
+            raise InvalidValue("Builder.name", name, NAME_EXPECTED)
         self.name = name
         self.limits = limits
         self._context = Context(limits)
@@ -130,6 +138,8 @@ class FunctionBuilder(
     ) -> None:
         super().__init__(context, name, parameters)
         self._parameter_names = tuple(parameter_names)
+        # Its names are refused here, not when all the rest has been written.
+        Function(name, self.parameters, (), (), self._parameter_names)
         self._expected = None if results is None else tuple(results)
         self._returned: tuple[Value, ...] | None = None
         self._close = close

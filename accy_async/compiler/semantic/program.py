@@ -21,10 +21,11 @@ from accy_async.compiler.semantic.verify import verify_function
 from accy_async.errors import InvalidProgram, InvalidValue
 from accy_async.values import instances, optional, text, to_tuple, tuple_of
 
-__all__ = ["IDENTIFIER", "Function", "Module", "Operation"]
+__all__ = ["IDENTIFIER", "NAME_EXPECTED", "Function", "Module", "Operation"]
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_.\-]*"
-_NAME = text(pattern=IDENTIFIER, what="a name of letters, digits, '_', '.' and '-'")
+NAME_EXPECTED = "a name of letters, digits, '_', '.' and '-'"
+_NAME = text(pattern=IDENTIFIER, what=NAME_EXPECTED)
 _VALUES = tuple_of(Value, expected="Value members")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -123,7 +124,7 @@ def trace_program(
     """As `trace`, with how arguments and results are nested."""
     structure, leaves = flatten((specs, named))
     types = [_spec(leaf) for leaf in leaves]
-    title = re.sub(r"[^A-Za-z0-9_.\-]", "", name or _name(function)) or "fragment"
+    title = name or _title(function)
     labels = _labels(function, structure)
     builder = Builder(title, limits)
     f = builder.begin_function(
@@ -162,6 +163,12 @@ def _returned(result: object, name: str) -> object:
 
 def _name(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", type(function).__name__)
+
+
+def _title(function: Callable[..., object]) -> str:
+    """The function's name as a module may have it: of ``<lambda>`` the inside."""
+    kept = re.sub(r"[^A-Za-z0-9_.\-]", "", _name(function))
+    return kept if re.match("[A-Za-z_]", kept) else f"_{kept}"
 
 
 def _spec(leaf: object) -> TensorType | None:
@@ -220,8 +227,7 @@ class Fragment(Generic[_P, _R]):
         self.function = function
         self.name = name or _name(function)
         self.limits = limits
-        self.__doc__ = function.__doc__
-        self.__wrapped__ = function
+        functools.update_wrapper(self, function)
         self._programs: dict[object, TracedProgram] = {}
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:

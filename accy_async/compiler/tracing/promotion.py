@@ -2,9 +2,9 @@
 
 Python's numbers are weak: they take the dtype of the arrays beside them, unless
 theirs is of a higher kind (a float beside integers). numpy's arrays and scalars
-are constants of their own dtypes. The rules are numpy's own, asked through
-`numpy.ufunc.resolve_dtypes`; bf16, which numpy lacks, takes f16's place in them,
-and the two together give f32.
+are constants of their own dtypes. The rules are those of numpy 2 (NEP 50), asked
+through `numpy.ufunc.resolve_dtypes`; bf16, which numpy lacks, takes f16's place
+in them, and the two together give f32.
 """
 
 from __future__ import annotations
@@ -114,18 +114,25 @@ def promote(operands: Sequence[object]) -> DType:
 
 
 def _pair(dtype: DType, operand: object) -> DType:
-    ours = DType.F16 if dtype is DType.BF16 else dtype
     if is_weak(operand):
-        other: Any = operand
-        halves = {dtype}
-    else:
-        theirs = dtype_of(operand)
-        other = (DType.F16 if theirs is DType.BF16 else theirs).numpy
-        halves = {dtype, theirs}
-    found = DType.from_numpy(np.result_type(ours.numpy, other))
-    if found is not DType.F16 or DType.BF16 not in halves:
+        return _beside(dtype, operand)
+    theirs = dtype_of(operand)
+    ours, other = (
+        DType.F16 if half is DType.BF16 else half for half in (dtype, theirs)
+    )
+    found = DType.from_numpy(np.result_type(ours.numpy, other.numpy))
+    if found is not DType.F16 or DType.BF16 not in (dtype, theirs):
         return found
-    return DType.F32 if DType.F16 in halves else DType.BF16
+    return DType.F32 if DType.F16 in (dtype, theirs) else DType.BF16
+
+
+def _beside(dtype: DType, number: object) -> DType:
+    """The dtype of both: a weak number keeps it, unless it is of a higher kind."""
+    if isinstance(number, float) and not dtype.is_float:
+        return DType.F64
+    if dtype is DType.BOOL and not isinstance(number, bool):
+        return DType.I64
+    return dtype
 
 
 def broadcast_shape(name: str, operands: Sequence[object]) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ __all__ = ["Structure", "flatten"]
 class Structure:
     """The nesting of some leaves.
 
-    ``kind`` is tuple, list or dict (whose ``keys`` are sorted as given), None for
-    no value, or "leaf".
+    ``kind`` is "tuple", "list", "dict" (of ``keys`` in a fixed order), "none" for
+    None, or "leaf".
     """
 
     kind: str
@@ -54,8 +54,10 @@ def _flatten(tree: object, leaf: Callable[[object], None]) -> Structure:
     if tree is None:
         return Structure("none")
     if isinstance(tree, dict):
-        children = tuple(_flatten(child, leaf) for child in tree.values())
-        return Structure("dict", children, tuple(tree))
+        # In one order, however the dict was filled; keys of mixed kinds by their text.
+        keys = sorted(tree, key=lambda key: (type(key).__name__, str(key)))
+        children = tuple(_flatten(tree[key], leaf) for key in keys)
+        return Structure("dict", children, tuple(keys))
     if isinstance(tree, (tuple, list)):
         if hasattr(tree, "_fields"):
             raise LaunchArgumentMismatch(

@@ -17,7 +17,7 @@ from accy_async.compiler.semantic.op import Op
 from accy_async.compiler.semantic.products import DotGeneral, Einsum
 from accy_async.compiler.semantic.program import Function, Operation
 from accy_async.compiler.semantic.reductions import Reduce
-from accy_async.compiler.semantic.rewrite import rewrite
+from accy_async.compiler.semantic.rewriting import rewrite
 from accy_async.compiler.semantic.rows import RowSparseCrossEntropy, Softmax
 from accy_async.compiler.semantic.types import TensorType, Value
 from accy_async.dtypes import DType
