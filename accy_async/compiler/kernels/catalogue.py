@@ -21,6 +21,7 @@ from accy_async.artifact.native.host import host_level
 from accy_async.artifact.parameters import KernelBuffer
 from accy_async.compiler.emit import DEFAULT_PTX_TARGET, compile_cpu, compile_ptx
 from accy_async.compiler.form import Kernel
+from accy_async.compiler.kernels import scan, scan_gpu
 from accy_async.compiler.kernels.elementwise import (
     ARITHMETIC_DTYPES,
     add,
@@ -30,12 +31,7 @@ from accy_async.compiler.kernels.elementwise import (
 )
 from accy_async.compiler.kernels.library import TILE, LibraryKernel
 from accy_async.compiler.kernels.pipelines import LIBRARY_VERSION
-from accy_async.compiler.kernels.scan import (
-    SCAN_DTYPES,
-    add_base,
-    block_scan,
-    sums_scan,
-)
+from accy_async.compiler.kernels.scan import SCAN_DTYPES
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue, UnsupportedOperation
 
@@ -57,13 +53,20 @@ _FORMATS = (
 
 
 @functools.cache
-def library_kernels(dtype: DType) -> tuple[LibraryKernel, ...]:
-    """The kernels that the library has for a dtype, one for each target."""
+def library_kernels(
+    dtype: DType, backend: BackendKind = BackendKind.CPU
+) -> tuple[LibraryKernel, ...]:
+    """The kernels that the library has for a dtype, one for each target.
+
+    Those for one kind of device give the same bits as those for another; how a block
+    goes about its elements, and how many it takes, may differ.
+    """
     makers = [fill, copy]
     if dtype in ARITHMETIC_DTYPES:
         makers += [add, axpy]
     if dtype in SCAN_DTYPES:
-        makers += [block_scan, sums_scan, add_base]
+        of = scan_gpu if backend is BackendKind.CUDA else scan
+        makers += [of.block_scan, of.sums_scan, of.add_base]
     return tuple(make(dtype) for make in makers)
 
 
@@ -101,7 +104,7 @@ def library_entries(
             f"the kernel library has no {wanted}, only "
             + ", ".join(str(format) for format in _FORMATS)
         )
-    kernels = library_kernels(dtype)
+    kernels = library_kernels(dtype, wanted.backend)
     known = [kernel.target for kernel in kernels]
     for target in targets or ():
         if target not in known:
