@@ -74,7 +74,7 @@ def test_floats_are_rounded_as_written() -> None:
 
 def test_16_bit_floats_are_converted_by_instructions() -> None:
     kernel = elementwise(
-        "half",
+        "halves",
         [DType.F16],
         DType.F16,
         lambda x: (x.cast(DType.F32) + 1).cast(DType.F16),

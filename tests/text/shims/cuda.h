@@ -5,13 +5,12 @@
 #define __global__
 #define __device__
 #define __shared__ static
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads)
 #define threadIdx here
 #define blockIdx block_here
 #define gridDim grid_here
 #define __syncthreads() meeting->arrive_and_wait()
-#define __assertfail shim_assertfail
 
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
@@ -46,7 +45,7 @@ static inline T greater(T a, T b) {
 #define fmin lesser<double>
 #define fmax greater<double>
 
-extern "C" void shim_assertfail(
+static void __assertfail(
     const void *, const void *, unsigned code, const void *, decltype(sizeof(0))) {
     throw failed{static_cast<int>(code)};
 }
