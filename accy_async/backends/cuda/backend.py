@@ -182,7 +182,8 @@ class CudaBackend(CudaCopies, CudaExchange):
         if not self._unloads or self._lost is not None:
             return
         with self._lock:  # no submission comes between
-            if all(line.is_idle for line in self._timelines()):
+            lines = self._timelines()
+            if all(line.is_idle for line in lines) and self._is_context_idle():
                 self._unloads.unload()
 
     # Waiting
