@@ -1,4 +1,11 @@
-"""A bounded pool of streams, leased one at a time."""
+"""A bounded pool of streams, leased one at a time, or shared by who cannot wait.
+
+A lessee that waits for a stream may wait for one that waits for it: a run within
+a host call of another run does. So runs never wait here. One that finds no stream
+free shares one that runs have already, and where blocks have them all, one more is
+opened for runs to share. Sharing delays, but cannot hold up for ever: the work
+that is on a stream waits for nothing that is still to be submitted.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +21,7 @@ __all__ = ["StreamPool"]
 
 
 class StreamPool:
-    """Streams of one backend: at most so many, each used by one lessee at a time.
+    """Streams of one backend: at most so many leased, and one more for sharing.
 
     A stream that comes back idle serves the next lessee. One that comes back busy
     or failed, or on a device that is not healthy, is destroyed: what is in use then
@@ -32,11 +39,15 @@ class StreamPool:
         self._backend = backend
         self._free = anyio.Semaphore(limit)
         self._idle: list[StreamHandle] = []
+        # What may be shared, by id, and by how many it is; what was opened to be.
+        self._shared: dict[int, StreamHandle] = {}
+        self._sharers: dict[int, int] = {}
+        self._extra: StreamHandle | None = None
 
     @property
     def leased(self) -> int:
-        """Streams that a lessee has now."""
-        return self.limit - self._free.value
+        """Streams that somebody has now."""
+        return self.limit - self._free.value + (self._extra is not None)
 
     @property
     def opened(self) -> int:
@@ -52,26 +63,56 @@ class StreamPool:
         return self._open(priority)
 
     def lease_nowait(self, priority: int = 0) -> StreamHandle | None:
-        """The same, or None while all are leased."""
+        """One that may be shared later, or None while all are leased."""
         try:
             self._free.acquire_nowait()
         except anyio.WouldBlock:
             return None
-        return self._open(priority)
+        stream = self._open(priority)
+        self._shared[stream.id] = stream
+        self._sharers[stream.id] = 1
+        return stream
+
+    def lease_or_share(self, priority: int = 0) -> StreamHandle:
+        """The same; while all are leased, the least shared of those that may be."""
+        stream = self.lease_nowait(priority)
+        if stream is not None:
+            return stream
+        wanted = self._backend.capabilities.clamp_priority(priority)
+        if self._shared:
+            stream = min(
+                self._shared.values(),
+                key=lambda one: (self._sharers[one.id], abs(one.priority - wanted)),
+            )
+        else:
+            stream = self._extra = self._backend.create_stream(priority=wanted)
+            self._shared[stream.id] = stream
+            self._sharers[stream.id] = 0
+        self._sharers[stream.id] += 1
+        return stream
 
     def give_back(self, stream: StreamHandle) -> bool:
         """Return a stream that was leased.
 
         Returns:
-            True if it was idle and stays open, False if it was destroyed.
+            True if it stays open, False if it was destroyed.
         """
-        self._free.release()
+        if self._sharers.get(stream.id, 0) > 1:
+            self._sharers[stream.id] -= 1
+            return True
+        self._sharers.pop(stream.id, None)
+        self._shared.pop(stream.id, None)
+        if stream is self._extra:
+            self._extra = None
+        else:
+            self._free.release()
         backend = self._backend
         if not backend.is_alive(stream):
             return False
         mark = backend.mark(stream)
         has_failed = mark.timeline.error_at(mark.position) is not None
-        if backend.is_healthy and mark.is_reached and not has_failed:
+        is_idle = backend.is_healthy and mark.is_reached and not has_failed
+        if is_idle and self.opened < self.limit:
             self._idle.append(stream)
             return True
         backend.destroy(stream)
@@ -85,7 +126,7 @@ class StreamPool:
                 if stream.priority == wanted:
                     self._idle.remove(stream)
                     return stream
-            if self.opened > self.limit:
+            if self._idle and self.opened > self.limit:
                 backend.destroy(self._idle.pop(0))
             return backend.create_stream(priority=priority)
         except BaseException:

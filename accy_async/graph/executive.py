@@ -8,6 +8,7 @@ it ends.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +18,19 @@ import anyio
 import anyio.lowlevel
 
 from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.firststep import after_first_step
 from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
 from accy_async.backends.loading import load_entry
 from accy_async.errors import GraceExpired, InvalidType, LaunchArgumentMismatch
 from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
 from accy_async.graph.lowering.policy import can_lower, follow, lower
-from accy_async.graph.lowering.replay import replay, side_streams, watched_items
+from accy_async.graph.lowering.replay import (
+    operations_of,
+    replay,
+    side_streams,
+    watched_items,
+)
 from accy_async.graph.options import LaunchOptions, OnError
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.prepared import (
@@ -93,7 +100,6 @@ class GraphExecutive:
         # Takes the time for observers, on devices that ask no guards.
         self._clock: DeviceClock | None = None
         self._runs: set[Run] = set()
-        self._unstarted: dict[Run, RunProgress] = {}
         self._unobserved: list[Run] = []
         self._unobserved_limit = MAX_PREPARED
 
@@ -132,9 +138,9 @@ class GraphExecutive:
 
         run = Run(options.name or _title(plan), progress, cancel)
         self._runs.add(run)
-        self._unstarted[run] = progress
         job = _Job(run, plan, bindings, bound, options, progress, scope, observer)
         group.start_soon(self._main, job)
+        after_first_step(functools.partial(self._see_begun, job))
         return run
 
     def cancel_all(self) -> None:
@@ -144,14 +150,6 @@ class GraphExecutive:
 
     async def wait_all(self) -> None:
         """Return when no run is going on any more."""
-        # Every task takes its first step meanwhile, on either loop, unless it was
-        # cancelled natively before: asyncio then drops it unstarted.
-        for _ in range(2):
-            await anyio.lowlevel.checkpoint()
-        for run, progress in list(self._unstarted.items()):
-            del self._unstarted[run]
-            progress.finish()
-            self._runs.discard(run)
         while self._runs:
             await next(iter(self._runs)).wait_over()
 
@@ -163,8 +161,15 @@ class GraphExecutive:
 
     # One run
 
+    def _see_begun(self, job: _Job) -> None:
+        """End a run whose task was dropped before its first step: it was cancelled."""
+        if not job.has_begun:
+            job.progress.stop()
+            job.progress.finish()
+            self._runs.discard(job.run)
+
     async def _main(self, job: _Job) -> None:
-        self._unstarted.pop(job.run, None)
+        job.has_begun = True
         cleanup: list[Exception] = []
         try:
             with job.scope:
@@ -177,13 +182,14 @@ class GraphExecutive:
                 finally:
                     forget()
         finally:
-            self._governor.leave(job.progress)
+            self._governor.drain(job.progress)
             # Also on the way out of a cancellation from outside.
             job.progress.stop_unless_submitted()
             try:
                 with anyio.CancelScope(shield=True):
                     await self._give_back(job, cleanup)
             finally:
+                self._governor.leave(job.progress)
                 job.run.failed_to_clean_up(cleanup)
                 job.progress.finish()
                 self._runs.discard(job.run)
@@ -211,8 +217,8 @@ class GraphExecutive:
         await self._lease(job)
         backend, options = self._backend, job.options
         for event in options.wait_events:
-            for stream in job.streams:
-                backend.stream_wait_event(stream, event)
+            for lane, stream in enumerate(job.streams):
+                job.progress.reached(lane, backend.stream_wait_event(stream, event))
         self._governor.enter(job.progress, options.weight)
         if job.observer is not None:
             if not backend.asks_guards and self._clock is None:
@@ -234,6 +240,10 @@ class GraphExecutive:
         Cancellation: nothing further is submitted.
         """
         if job.lowered is not None:
+            count = operations_of(job.lowered)
+            if not self._governor.may_submit(job.progress, count):
+                job.progress.waits_for_room += 1
+                await self._governor.wait_for_room(job.progress, count)
             replay(self._backend, prepared, job.lowered, job.progress, job.streams)
             return job.lowered.memories
         runner = Runner(
@@ -249,45 +259,50 @@ class GraphExecutive:
         return runner.memories
 
     async def _lease(self, job: _Job) -> None:
+        """Have the run's streams; waits for none, see `StreamPool.lease_or_share`."""
         own = job.options.stream
         if job.lowered is not None:
-            job.leased = [await self._streams.lease()]
-            for _ in range(side_streams(job.lowered)):
-                stream = self._streams.lease_nowait()
-                if stream is not None:
-                    job.leased.append(stream)
-            job.streams = job.leased
+            wanted = [0] * (1 + side_streams(job.lowered))
         elif own is not None:
-            job.streams = [own]
+            wanted = []
             job.max_streams = 1
         else:
-            # A long run leaves a stream to those that start while it goes on.
-            limit = self._streams.limit
-            leaves_one = limit > 1 and len(job.plan.nodes) >= _LONG
-            job.max_streams = limit - 1 if leaves_one else limit
-            layout = await laid_out(job.plan, job.max_streams)
-            wanted = [*layout.stream_priorities]
-            wanted += [0] * (max(1, layout.most_streams) - len(wanted))
-            job.leased = [await self._streams.lease(wanted[0])]
-            for priority in wanted[1:]:
-                stream = self._streams.lease_nowait(priority)
-                if stream is None:  # others have them: fewer will do
-                    job.max_streams = len(job.leased)
-                    break
-                job.leased.append(stream)
-            job.streams = job.leased
-        job.progress.timelines = [
-            self._backend.mark(stream).timeline for stream in job.streams
-        ]
+            wanted = await self._wanted_streams(job)
+        for priority in wanted[:1]:
+            job.leased.append(self._streams.lease_or_share(priority))
+        for priority in wanted[1:]:
+            stream = self._streams.lease_nowait(priority)
+            if stream is None:  # others have them: fewer will do
+                job.max_streams = len(job.leased)
+                break
+            job.leased.append(stream)
+        job.streams = job.leased if own is None else [own]
+        job.progress.use_streams(
+            [self._backend.mark(stream).timeline for stream in job.streams]
+        )
+
+    async def _wanted_streams(self, job: _Job) -> list[int]:
+        """The priorities of the streams that a run makes use of."""
+        # A long run leaves a stream to those that start while it goes on.
+        limit = self._streams.limit
+        leaves_one = limit > 1 and len(job.plan.nodes) >= _LONG
+        job.max_streams = limit - 1 if leaves_one else limit
+        layout = await laid_out(job.plan, job.max_streams)
+        count = max(1, layout.most_streams)
+        events = job.options.wait_events, job.options.signal_event
+        if not job.plan.uses_device and events == ((), None):
+            count = 0  # host calls alone take none
+        return [*layout.stream_priorities, *[0] * count][:count]
 
     def _signal(self, job: _Job, event: EventHandle) -> None:
         """Record the event on the first stream, behind all of the others."""
+        backend, reached = self._backend, job.progress.reached
         first, *others = job.streams
-        for stream in others:
+        for lane, stream in enumerate(others, 1):
             joined = job.take_event(self._new_event)()
-            self._backend.record_event(joined, stream)
-            self._backend.stream_wait_event(first, joined)
-        self._backend.record_event(event, first)
+            reached(lane, backend.record_event(joined, stream))
+            backend.stream_wait_event(first, joined)
+        reached(0, backend.record_event(event, first))
 
     async def _give_back(self, job: _Job, errors: list[Exception]) -> None:
         backend = self._backend
@@ -454,6 +469,7 @@ class _Job:
         self.options = options
         self.progress = progress
         self.scope = scope
+        self.has_begun = False
         self.prepared: PreparedGraph | None = None
         self.observer = observer
         self.telling: Telling | None = None

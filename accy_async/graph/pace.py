@@ -1,4 +1,4 @@
-"""How fast a run submits: in slices of time, and within its share of the room."""
+"""How fast a run submits: in slices of time, and within the room that there is."""
 
 from __future__ import annotations
 
@@ -27,15 +27,20 @@ class Pace:
     Args:
         progress: the run.
         governor: shares the session's room among its runs.
+
+    Attributes:
+        together: nodes that may be submitted in one go.
     """
 
-    __slots__ = ("_began_ns", "_governor", "_progress", "_until_check")
+    __slots__ = ("_began_ns", "_governor", "_progress", "_until_check", "together")
 
     def __init__(self, progress: RunProgress, governor: Governor) -> None:
         self._progress = progress
         self._governor = governor
         self._until_check = TOGETHER
         self._began_ns = 0
+        # A small room is filled better by small portions.
+        self.together = max(1, min(TOGETHER, governor.limit // TOGETHER))
 
     def __enter__(self) -> None:
         self._began_ns = time.perf_counter_ns()
@@ -43,28 +48,34 @@ class Pace:
     def __exit__(self, *_: object) -> None:
         self._count_time()
 
+    def has_room(self, operations: int) -> bool:
+        """True where so many may be submitted at once; else `wait_for_room` first."""
+        return self._governor.may_submit(self._progress, operations)
+
+    async def wait_for_room(self, operations: int) -> None:
+        """Return when there is room for so many operations.
+
+        Cancellation: only the wait stops.
+        """
+        self._count_time()
+        self._progress.waits_for_room += 1
+        await self._governor.wait_for_room(self._progress, operations)
+        self._began_ns = time.perf_counter_ns()
+
     def is_due(self, submitted: int) -> bool:
         """Count nodes submitted; True where it is time to `breathe`."""
         self._until_check -= submitted
         return self._until_check <= 0
 
     async def breathe(self) -> None:
-        """Give way to the loop if the slice is used up, and wait for room."""
-        progress, governor = self._progress, self._governor
+        """Give way to the loop if the slice is used up."""
+        progress = self._progress
         self._until_check = TOGETHER
-        slice_ns = SLICE_NS * governor.slice_part(progress)
+        slice_ns = SLICE_NS * self._governor.slice_part(progress)
         if time.perf_counter_ns() - self._began_ns >= slice_ns:
             self._count_time()
             progress.yields += 1
             await anyio.lowlevel.checkpoint()
-            self._began_ns = time.perf_counter_ns()
-        share = governor.share(progress)
-        if progress.in_flight() > share:
-            self._count_time()
-            progress.waits_for_room += 1
-            while progress.in_flight() > share:
-                await progress.wait_for_room(share)
-                share = governor.share(progress)
             self._began_ns = time.perf_counter_ns()
 
     def _count_time(self) -> None:

@@ -215,6 +215,15 @@ class LaunchGraphPlan:
         return self.order.precedes(one, two)
 
     @property
+    def uses_device(self) -> bool:
+        """True where it has more than host calls."""
+        found = self._cached.get("uses_device")
+        if found is None:
+            found = any(not isinstance(n.operation, HostCall) for n in self.nodes)
+            self._cached["uses_device"] = found
+        return bool(found)
+
+    @property
     def fingerprint(self) -> int:
         """A 64-bit fingerprint of the whole plan, the same in every process.
 

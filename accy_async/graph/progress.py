@@ -74,7 +74,7 @@ class RunProgress:
         cancels_on_error: True to give up everything once a node has failed.
 
     Attributes:
-        timelines: of the run's streams, once it has them.
+        timelines: of the run's streams, once it has them; see `use_streams`.
         errors: what nodes failed with, by index.
         run_error: what the run as such failed with, e.g. in preparing.
         is_guarding: True once nodes must ask whether they may still run.
@@ -91,6 +91,8 @@ class RunProgress:
         self.relations = Relations(plan)
         self.node_count = self.relations.node_count
         self.timelines: list[Timeline] = []
+        # How far each of them holds work of this run: others may share it.
+        self._ends: list[int] = []
         self.errors: dict[int, BaseException] = {}
         self.run_error: Exception | None = None
         self.is_guarding = False
@@ -116,10 +118,20 @@ class RunProgress:
 
     # Told by the runner
 
+    def use_streams(self, timelines: list[Timeline]) -> None:
+        """The run has its streams; those that it has now are its lanes, by number."""
+        self.timelines = timelines
+        self._ends = [0] * len(timelines)
+
+    def reached(self, lane: int, position: int) -> None:
+        """An operation that is no node was given to a stream, e.g. an event's."""
+        self._ends[lane] = position
+
     def submitted(self, index: int, lane: int, position: int) -> None:
         """A node was given to the device."""
         self._lane[index] = lane
         self._position[index] = position
+        self._ends[lane] = position
         if self._flags[index] == _WAITING:
             self._flags[index] = _SUBMITTED
         self.submissions += 1
@@ -128,10 +140,13 @@ class RunProgress:
 
     def loop_submitted(self, loop: int, lane: int) -> None:
         """A loop's last iteration was given to the device."""
-        timeline = self.timelines[lane]
         index = self.node_count + loop
-        self.submitted(index, lane, timeline.submitted)
-        self.submissions -= 1
+        if lane < 0:  # of host calls alone
+            self._flags[index] = _FINISHED
+            self._tell(index)
+        else:
+            self.submitted(index, lane, self._ends[lane])
+            self.submissions -= 1
         if self._trackers and not self.relations.loops_around(index):
             for inner in self.relations.within(index):
                 self._tell(inner)
@@ -142,6 +157,7 @@ class RunProgress:
         count = self.relations.count
         self._lane = array("i", [lane]) * count
         self._position = array("q", [position]) * count
+        self.reached(lane, position)
         flags = np.frombuffer(self._flags, np.uint8)
         flags[flags == _WAITING] = _SUBMITTED
         self.submissions += 1
@@ -154,6 +170,7 @@ class RunProgress:
         for index in indices:
             self._lane[index] = lane
             self._position[index] = position
+        self.reached(lane, position)
 
     def host_started(self, index: int) -> None:
         """A host call begins."""
@@ -284,6 +301,10 @@ class RunProgress:
         """Where a submitted node or loop ends on the device."""
         return Mark(self.timelines[self._lane[index]], self._position[index])
 
+    def last_mark(self, lane: int) -> Mark:
+        """Where the work ends that a stream holds of this run."""
+        return Mark(self.timelines[lane], self._ends[lane])
+
     def state(self, index: int) -> NodeState:
         """Where a node or loop stands.
 
@@ -370,24 +391,23 @@ class RunProgress:
             await event.wait()
 
     def in_flight(self) -> int:
-        """Operations submitted to the run's streams and not completed."""
-        return sum(line.submitted - line.completed for line in self.timelines)
-
-    async def wait_for_room(self, share: int) -> None:
-        """Return when the fullest stream has done a part of its work."""
-        line = max(self.timelines, key=lambda one: one.submitted - one.completed)
-        left = max(0, min(share // 2, line.submitted - line.completed - 1))
-        await line.wait_reached(line.submitted - left)
+        """Operations that the run's last ones on its streams wait for, and these."""
+        total = 0
+        for line, end in zip(self.timelines, self._ends, strict=True):
+            left = end - line.completed
+            if left > 0:
+                total += left
+        return total
 
     async def wait_streams(self) -> None:
-        """Return when everything submitted has ended on the device."""
-        for line in self.timelines:
-            await line.wait_reached(line.submitted)
+        """Return when everything that the run submitted has ended on the device."""
+        for line, end in zip(self.timelines, self._ends, strict=True):
+            await line.wait_reached(end)
 
     def device_loss(self) -> BaseException | None:
         """What the streams themselves failed with, e.g. the device's loss."""
-        for line in self.timelines:
-            error = line.error_at(line.submitted)
+        for line, end in zip(self.timelines, self._ends, strict=True):
+            error = line.error_at(end)
             if error is not None:
                 return error
         return None

@@ -6,7 +6,7 @@ the device's. A block with host work is driven by a `BlockState`: what is ready 
 submitted, and each host item runs in a task that first awaits what it depends on.
 
 Submitting gives way to the event loop after a bounded stretch (`SLICE_NS`), and
-waits, in an await, while more than its share of the session's work is in flight.
+waits, in an await, while there is no room for more of the session's work in flight.
 
 Failure. A node's error goes to its guard, not to its stream: what depends on the
 node is skipped when its turn comes on the device, everything else goes on.
@@ -14,49 +14,35 @@ node is skipped when its turn comes on the device, everything else goes on.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import anyio
 import numpy as np
 
+from accy_async.backends.firststep import after_first_step
 from accy_async.backends.timeline import Mark
 from accy_async.errors import GraphError
 from accy_async.graph.hostcalls import call_host
 from accy_async.graph.nodes import HostCall, RuntimeScalar
-from accy_async.graph.pace import TOGETHER, Pace
-from accy_async.graph.progress import NodeGuard, RunProgress
+from accy_async.graph.outcome import HostCallFailed
+from accy_async.graph.pace import Pace
 from accy_async.graph.state import BlockState
+from accy_async.graph.submitting import Frame, Submitter
 from accy_async.observe.protocol import HOST_STREAM
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
-    from accy_async.backends.contract.steps import LaunchStep
-    from accy_async.backends.guards import Guard
     from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
-    from accy_async.errors import DeviceError
     from accy_async.graph.governor import Governor
     from accy_async.graph.layout import BlockLayout, Step
     from accy_async.graph.prepared import Memory, PreparedGraph
+    from accy_async.graph.progress import RunProgress
     from accy_async.graph.telling import Telling
 
 __all__ = ["Runner"]
-
-_FORK = -1
-"""The number of the event that a loop's other streams begin after."""
-
-
-class _Frame:
-    """A block being run: its layout, its streams' places, its events by number."""
-
-    __slots__ = ("began", "events", "lanes", "layout")
-
-    def __init__(self, layout: BlockLayout, lanes: list[int]) -> None:
-        self.layout = layout
-        self.lanes = lanes
-        self.events: dict[int, EventHandle] = {}
-        # Where the device was when this turn of a loop began, for host calls.
-        self.began: Mark | None = None
 
 
 class _News:
@@ -103,17 +89,15 @@ class Runner:
         self._prepared = prepared
         self._plan = prepared.plan
         self._progress = progress
-        self._streams = streams
-        self._take_event = take_event
         self._pace = Pace(progress, governor)
-        self._memories = list(prepared.initial_memories)
-        # Where nobody is told of each, and loops change no buffers.
-        self._is_plain = telling is None and not prepared.carried
+        self._submitter = Submitter(
+            backend, prepared, progress, streams, take_event, telling
+        )
 
     @property
     def memories(self) -> Sequence[Memory]:
         """What holds each slot's value now, carries swapped."""
-        return self._memories
+        return self._submitter.memories
 
     async def run(self, layout: BlockLayout) -> None:
         """Submit everything, and return when the last host item is done.
@@ -123,84 +107,48 @@ class Runner:
 
         Cancellation: nothing further is submitted; host calls are cancelled.
         """
-        lanes = list(range(len(self._streams)))
+        lanes = list(range(len(self._submitter.streams)))
         with self._pace:
-            await self._run_block(_Frame(layout, lanes))
+            await self._run_block(Frame(layout, lanes))
 
     # Blocks
 
-    async def _run_block(self, frame: _Frame) -> None:
+    async def _run_block(self, frame: Frame) -> None:
         if frame.layout.is_static:
             await self._run_static(frame)
         else:
             await self._run_dynamic(frame)
 
-    async def _run_static(self, frame: _Frame) -> None:
+    async def _run_static(self, frame: Frame) -> None:
         """Submit a block without host work, which is what every node's cost is.
 
         So launches are submitted several at a time, where nobody is told of each.
         """
-        every = frame.layout.steps
-        for start in range(0, len(every), TOGETHER):
-            steps = every[start : start + TOGETHER]
-            done = self._submit_together(frame, steps) if self._is_plain else 0
+        every, pace = frame.layout.steps, self._pace
+        for start in range(0, len(every), pace.together):
+            steps = every[start : start + pace.together]
+            operations = _count(steps)
+            if not pace.has_room(operations):
+                await pace.wait_for_room(operations)
+            done = self._submitter.submit_together(frame, steps)
             for step in steps[done:]:
                 await self._take_step(frame, step)
-            if self._pace.is_due(len(steps)):
-                await self._pace.breathe()
+            if pace.is_due(len(steps)):
+                await pace.breathe()
 
-    def _submit_together(self, frame: _Frame, steps: Sequence[Step]) -> int:
-        """Submit plain launches from the front of some steps; returns how many."""
-        progress, launches = self._progress, self._prepared.launches
-        lanes, streams, events = frame.lanes, self._streams, frame.events
-        if progress.is_guarding:
-            return 0
-        together: list[LaunchStep] = []
-        for index, body, place, waits, record in steps:
-            launch = launches[index] if body is None else None
-            if launch is None:
-                break
-            before = [events[number] for number in waits] if waits else ()
-            after = None
-            if record >= 0:
-                after = events.get(record)
-                if after is None:
-                    after = events[record] = self._take_event()
-            guard = NodeGuard(progress, index)
-            together.append((streams[lanes[place]], before, launch, guard, after))
-        positions: list[int] = []
-        refusal: Exception | None = None
-        try:
-            self._backend.submit_steps(together, positions)
-        except Exception as error:  # noqa: BLE001 - it is a node's outcome
-            refusal = error
-        done = len(positions)
-        for step, position in zip(steps, positions, strict=False):
-            index, _, place, waits, record = step
-            progress.submitted(index, lanes[place], position)
-            progress.event_waits += len(waits)
-            progress.event_records += record >= 0
-        if refusal is not None:
-            index, _, place, _, record = steps[done]
-            self._refused(index, together[done][3], refusal)
-            if record >= 0:
-                self._record_as(frame, record, lanes[place])
-            done += 1
-        return done
-
-    async def _take_step(self, frame: _Frame, step: Step) -> None:
+    async def _take_step(self, frame: Frame, step: Step) -> None:
         index, body, place, waits, record = step
         lane = frame.lanes[place]
         for number in waits:
-            self._wait_for(frame, number, lane)
+            self._submitter.wait_for(frame, number, lane)
         if body is None:
-            self._submit(index, lane)
+            self._submitter.submit(index, lane)
         else:
-            await self._run_counted(index, body, frame, lane)
+            await self._run_counted(index, body, lane)
         if record >= 0:
-            self._record_as(frame, record, lane)
+            self._submitter.record(frame, record, lane)
 
-    async def _run_dynamic(self, frame: _Frame) -> None:
+    async def _run_dynamic(self, frame: Frame) -> None:
         layout = frame.layout
         rank = [0] * len(layout.items)
         for place, item in enumerate(layout.order):
@@ -210,10 +158,24 @@ class Runner:
         )
         news = _News()
 
+        begun: set[int] = set()
+
         async def serve(item: int) -> None:
-            await self._run_host_item(frame, item)
+            begun.add(item)
+            try:
+                await self._run_host_item(frame, item)
+            except anyio.get_cancelled_exc_class() as error:
+                if anyio.current_effective_deadline() == -math.inf:
+                    raise  # the run was cancelled; else its task alone was
+                self._lost_task(frame, item, error)
             state.ended(item)
             news.tell()
+
+        def see_begun(item: int) -> None:
+            if item not in begun:
+                self._lost_task(frame, item, None)
+                state.ended(item)
+                news.tell()
 
         async with anyio.create_task_group() as group:
             while not state.is_done:
@@ -222,114 +184,70 @@ class Runner:
                     await news.wait()
                 elif layout.is_host[ready]:
                     group.start_soon(serve, ready)
+                    after_first_step(functools.partial(see_begun, ready))
                 else:
                     await self._submit_item(frame, ready)
                     state.submitted(ready)
                     if self._pace.is_due(1):
                         await self._pace.breathe()
 
-    async def _submit_item(self, frame: _Frame, item: int) -> None:
-        layout = frame.layout
-        entry = layout.items[item]
-        self._wait_before(frame, item)
-        lane = frame.lanes[layout.stream[item]]
+    async def _submit_item(self, frame: Frame, item: int) -> None:
+        layout, submitter = frame.layout, self._submitter
+        entry, lane = layout.items[item], frame.lane_of(item)
+        operations = len(layout.waits[item]) + (entry.body is None) + 1
+        if not self._pace.has_room(operations):
+            await self._pace.wait_for_room(operations)
+        submitter.wait_before(frame, item)
         if entry.body is None:
-            self._submit(entry.index, lane)
+            submitter.submit(entry.index, lane)
         else:
-            await self._run_counted(entry.index, entry.body, frame, lane)
-        if layout.records[item]:
-            self._record(frame, item, lane)
+            await self._run_counted(entry.index, entry.body, lane)
+        submitter.record_after(frame, item)
 
-    async def _run_host_item(self, frame: _Frame, item: int) -> None:
+    async def _run_host_item(self, frame: Frame, item: int) -> None:
         """A host call, or a loop that the host steps: after what it depends on."""
-        layout = frame.layout
-        entry = layout.items[item]
+        entry = frame.layout.items[item]
         if entry.body is None:
             await self._wait_on_host(frame, item)
             await self._call(entry.index)
             return
-        self._wait_before(frame, item)
-        lane = frame.lanes[layout.stream[item]]
-        await self._run_loop(entry.index, entry.body, frame, lane)
-        if layout.records[item]:
-            self._record(frame, item, lane)
+        self._submitter.wait_before(frame, item)
+        await self._run_loop(entry.index, entry.body, frame.lane_of(item))
+        self._submitter.record_after(frame, item)
 
-    def _wait_before(self, frame: _Frame, item: int) -> None:
-        waits = frame.layout.waits[item]
-        if waits:
-            stream = self._streams[frame.lanes[frame.layout.stream[item]]]
-            numbers = frame.layout.events
-            for signaller in waits:
-                event = frame.events[numbers[signaller]]
-                self._backend.stream_wait_event(stream, event)
-            self._progress.event_waits += len(waits)
-
-    def _record(self, frame: _Frame, item: int, lane: int) -> None:
-        self._record_as(frame, frame.layout.events[item], lane)
-
-    def _record_as(self, frame: _Frame, number: int, lane: int) -> None:
-        event = frame.events.get(number)
-        if event is None:
-            event = frame.events[number] = self._take_event()
-        self._backend.record_event(event, self._streams[lane])
-        self._progress.event_records += 1
-
-    def _submit(self, node: int, lane: int) -> None:
-        action = self._prepared.action(node, self._memories)
-        progress = self._progress
-        if progress.is_guarding and progress.blocks(node):
-            progress.skipped(node)
-            return
-        stream = self._streams[lane]
-        if self._telling is None:
-            guard: Guard = progress.guard(node)
+    def _lost_task(self, frame: Frame, item: int, error: BaseException | None) -> None:
+        """The item's own task was cancelled, before its end or before its beginning."""
+        entry = frame.layout.items[item]
+        lost = HostCallFailed("the task that it ran in was cancelled")
+        lost.__cause__ = error
+        if entry.body is not None:
+            self._progress.loop_failed(entry.index, lost)
         else:
-            guard = self._telling.guard(node, stream.id)
-            self._telling.begin(guard, stream)
-        try:
-            position = action(stream, guard)
-        except Exception as error:  # noqa: BLE001 - it is the node's outcome
-            self._refused(node, guard, error)
-        else:
-            progress.submitted(node, lane, position)
-            if self._telling is not None:
-                timeline = progress.timelines[lane]
-                self._telling.submitted(guard, stream, timeline, position)
-
-    def _refused(self, node: int, guard: Guard, error: Exception) -> None:
-        """A node could not be submitted: it failed, unless the device is lost."""
-        if not self._backend.is_healthy:
-            raise error
-        error.add_note(f"in submitting node {self._plan.nodes[node].name!r}")
-        guard.failed(cast("DeviceError", error))
-        self._progress.skipped(node)
+            lost.add_note(f"in node {self._plan.nodes[entry.index].name!r}")
+            self._progress.failed(entry.index, lost)
 
     # Loops
 
-    async def _run_counted(
-        self, index: int, body: BlockLayout, outer: _Frame, lane: int
-    ) -> None:
+    async def _run_counted(self, index: int, body: BlockLayout, lane: int) -> None:
         loop = self._plan.loops[index]
         count = loop.count
         if isinstance(count, RuntimeScalar):
             count = int(self._prepared.options.runtime_scalars[count.index].value)
         assert count is not None
-        frame = self._body_frame(body, outer, lane)
+        frame = self._submitter.body_frame(body, lane)
         for _ in range(count):
             if self._progress.loop_is_blocked(index):
                 break
             await self._iterate(index, frame)
         self._progress.loop_submitted(index, lane)
 
-    async def _run_loop(
-        self, index: int, body: BlockLayout, outer: _Frame, lane: int
-    ) -> None:
+    async def _run_loop(self, index: int, body: BlockLayout, lane: int) -> None:
         """A loop that the host steps: for its condition, or for calls within."""
         loop = self._plan.loops[index]
         if loop.condition is None:
-            await self._run_counted(index, body, outer, lane)
+            await self._run_counted(index, body, lane)
             return
-        frame = self._body_frame(body, outer, lane)
+        frame = self._submitter.body_frame(body, lane)
         value = np.zeros(1, dtype=np.uint32)
         slot = self._prepared.slot_index(loop.condition)
         iterations = 0
@@ -350,10 +268,11 @@ class Runner:
     async def _holds(self, index: int, slot: int, value: np.ndarray, lane: int) -> bool:
         if self._progress.loop_is_blocked(index):
             return False
-        stream = self._streams[lane]
-        buffer = cast("BufferHandle", self._memories[slot])
+        stream = self._submitter.streams[lane]
+        buffer = cast("BufferHandle", self._submitter.memories[slot])
         try:
             position = self._backend.read_buffer(buffer, value, stream=stream)
+            self._progress.reached(lane, position)
             await Mark(self._progress.timelines[lane], position).wait()
         except Exception as error:
             if not self._backend.is_healthy:
@@ -362,48 +281,20 @@ class Runner:
             return False
         return bool(value[0]) and not self._progress.loop_is_blocked(index)
 
-    async def _iterate(self, index: int, frame: _Frame) -> None:
-        self._fork(frame)
-        if not frame.layout.is_static:
-            frame.began = self._mark(frame.lanes[0])
+    async def _iterate(self, index: int, frame: Frame) -> None:
+        submitter, lanes = self._submitter, frame.lanes
+        if len(lanes) > 1:
+            operations = 2 * len(lanes)
+            if not self._pace.has_room(operations):
+                await self._pace.wait_for_room(operations)
+            submitter.fork(frame)
+        if lanes and not frame.layout.is_static:
+            frame.began = self._progress.last_mark(lanes[0])
         await self._run_block(frame)
-        self._join(frame)
+        submitter.join(frame)
+        slot = self._prepared.slot_index
         for carry in self._plan.loops[index].carries:
-            first = self._prepared.slot_index(carry.current)
-            second = self._prepared.slot_index(carry.next)
-            memories = self._memories
-            memories[first], memories[second] = memories[second], memories[first]
-
-    def _mark(self, lane: int) -> Mark:
-        timeline = self._progress.timelines[lane]
-        return Mark(timeline, timeline.submitted)
-
-    def _body_frame(self, body: BlockLayout, outer: _Frame, lane: int) -> _Frame:
-        """The body on the loop's own stream, and on the next ones of the run."""
-        count = len(self._streams)
-        return _Frame(
-            body, [(lane + i) % count for i in range(max(1, body.stream_count))]
-        )
-
-    def _fork(self, frame: _Frame) -> None:
-        """The iteration's other streams begin after its first one's work so far."""
-        others = set(frame.lanes[1:]) - {frame.lanes[0]}
-        if others:
-            self._record_as(frame, _FORK, frame.lanes[0])
-            for lane in others:
-                self._wait_for(frame, _FORK, lane)
-
-    def _join(self, frame: _Frame) -> None:
-        """The iteration's first stream goes on after all of its others' work."""
-        layout = frame.layout
-        for item in layout.ends:
-            stream = layout.stream[item]
-            if stream >= 0 and frame.lanes[stream] != frame.lanes[0]:
-                self._wait_for(frame, layout.events[item], frame.lanes[0])
-
-    def _wait_for(self, frame: _Frame, number: int, lane: int) -> None:
-        self._backend.stream_wait_event(self._streams[lane], frame.events[number])
-        self._progress.event_waits += 1
+            submitter.swap(slot(carry.current), slot(carry.next))
 
     # Host calls
 
@@ -427,7 +318,7 @@ class Runner:
             guard.ended()
             progress.host_finished(node)
 
-    async def _wait_on_host(self, frame: _Frame, item: int) -> None:
+    async def _wait_on_host(self, frame: Frame, item: int) -> None:
         """Return when what a host call depends on has ended on the device."""
         layout = frame.layout
         if frame.began is not None:
@@ -439,3 +330,11 @@ class Runner:
             else:
                 index = entry.index
             await self._progress.wait_device(index)
+
+
+def _count(steps: Sequence[Step]) -> int:
+    """How many operations these take at most, loops' own ones left out."""
+    count = 0
+    for _, body, _, waits, record in steps:
+        count += (body is None) + len(waits) + (record >= 0)
+    return count

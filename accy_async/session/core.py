@@ -36,7 +36,7 @@ class SessionCore:
         backend: the device, for calls that the session does not wrap. What is
             made on it is the session's too.
         grace_s: how long cleanup may wait for the device, in seconds.
-        max_streams: how many streams the pool opens at most.
+        max_streams: how many streams may be leased at a time.
         max_in_flight: pipeline launches in flight at most.
         observer: told of what happens, unless a call names another.
     """

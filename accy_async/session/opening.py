@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from accy_async.errors import (
     GraceExpired,
     InvalidType,
     InvalidValue,
+    SessionClosed,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ async def open_session(
         backend: ``"auto"`` (the best here), a backend's name, or an open backend.
         grace: how long cleanup may wait for the device, in seconds; 5 if left
             out, a caller's own backend's if that is given.
-        max_streams: how many streams the pool opens at most; as many as the
+        max_streams: how many streams may be leased at a time; as many as the
             device makes use of if left out.
         max_in_flight: pipeline launches in flight before `Session.launch_pipeline`
             waits for the oldest; and operations that all graph runs together may
@@ -112,8 +114,9 @@ async def open_session(
     )
     primary: BaseException | None = None
     interrupt: BaseException | None = None
+    tasks = anyio.create_task_group()
     try:
-        async with anyio.create_task_group() as tasks:
+        async with tasks:
             session._begin(tasks)  # noqa: SLF001 - opened here, left here
             try:
                 await anyio.lowlevel.checkpoint()
@@ -127,6 +130,10 @@ async def open_session(
         interrupt = next(_leaves(group))
     except BaseException as error:  # noqa: BLE001 - as above
         primary = primary or error
+    if _is_lost(primary, tasks):
+        primary = SessionClosed(
+            "the session ended: a task of one of its runs was cancelled from outside"
+        )
     await session._leave(primary, interrupt)  # noqa: SLF001
 
 
@@ -137,7 +144,7 @@ class Session(SessionStreams, SessionSharing, SessionCompiler, SessionLaunches):
         backend: the device, for calls that the session does not wrap. What is
             made on it is the session's too.
         grace_s: how long cleanup may wait for the device, in seconds.
-        max_streams: how many streams the pool opens at most.
+        max_streams: how many streams may be leased at a time.
         max_in_flight: pipeline launches in flight at most.
         observer: told of what happens, unless a call names another.
     """
@@ -224,6 +231,18 @@ def _closed(
     except BaseException as error:  # noqa: BLE001 - raised by the caller
         return error
     return None
+
+
+def _is_lost(primary: BaseException | None, tasks: TaskGroup) -> bool:
+    """True where nothing but the session's own group has cancelled its block.
+
+    As anyio does to it when asyncio cancels a task in it by itself.
+    """
+    return (
+        isinstance(primary, anyio.get_cancelled_exc_class())
+        and tasks.cancel_scope.cancel_called
+        and anyio.current_effective_deadline() > -math.inf
+    )
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

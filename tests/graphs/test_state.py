@@ -1,4 +1,4 @@
-"""The deciding part: every transition there is, no other; the sharing of room."""
+"""The deciding part: every transition there is, no other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accy_async.graph.governor import MIN_SHARE, Governor
 from accy_async.graph.state import BlockState, IllegalTransition, ItemState
 
 BLOCKED, READY, STARTED, ENDED, SKIPPED = ItemState
@@ -156,35 +155,3 @@ def test_every_order_of_answers_starts_all_items_in_a_right_order(
             released.add(ended)
     assert block.states == [ENDED] * len(preds)
     assert not running
-
-
-def test_room_is_shared_by_weight() -> None:
-    """All shares together keep to the limit, but for the least that each has."""
-    governor = Governor(512)
-    governor.enter("a", 1.0)
-    assert governor.share("a") == 512
-    governor.enter("b", 3.0)
-    assert (governor.share("a"), governor.share("b")) == (128, 384)
-    assert governor.slice_part("b") == 1.0
-    assert governor.slice_part("a") == pytest.approx(1 / 3)
-    governor.leave("b")
-    governor.leave("b")
-    assert governor.share("a") == 512
-    for number in range(200):
-        governor.enter(number, 1.0)
-    assert governor.share("a") == MIN_SHARE
-
-
-@given(st.lists(st.floats(0.001, 1000.0), min_size=1, max_size=50))
-def test_shares_add_up_to_no_more_than_the_limit(weights: list[float]) -> None:
-    """And after everybody has left, the next has all of it."""
-    governor = Governor(4096)
-    for number, weight in enumerate(weights):
-        governor.enter(number, weight)
-    shares = [governor.share(number) for number in range(len(weights))]
-    assert sum(share for share in shares if share > MIN_SHARE) <= 4096
-    assert min(shares) >= MIN_SHARE
-    for number in range(len(weights)):
-        governor.leave(number)
-    governor.enter("next", 0.001)
-    assert governor.share("next") == pytest.approx(4096, abs=1)

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.progress import RunProgress
 
-__all__ = ["MOST_SIDE_STREAMS", "replay", "side_streams", "watched_items"]
+__all__ = [
+    "MOST_SIDE_STREAMS",
+    "operations_of",
+    "replay",
+    "side_streams",
+    "watched_items",
+]
 
 MOST_SIDE_STREAMS = 4
 """Streams beside the graph's own, for nodes that are awaited by themselves."""
@@ -28,6 +34,12 @@ MOST_SIDE_STREAMS = 4
 def side_streams(lowered: LoweredGraph) -> int:
     """How many streams a run makes use of beside the graph's own."""
     return min(MOST_SIDE_STREAMS, len(lowered.watched))
+
+
+def operations_of(lowered: LoweredGraph) -> int:
+    """How many operations of streams a run takes."""
+    outline = lowered.outline
+    return 1 + len(outline.waits) + len(lowered.watched) + len(outline.signals)
 
 
 def watched_items(prepared: PreparedGraph, awaited: Iterable[int]) -> set[int]:
@@ -65,7 +77,7 @@ def replay(
     if others:
         _tell_of_watched(backend, prepared, lowered, progress, others)
     for name in lowered.outline.signals:
-        backend.record_event(prepared.events[name], first)
+        progress.reached(0, backend.record_event(prepared.events[name], first))
 
 
 def _tell_of_watched(
