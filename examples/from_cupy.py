@@ -25,18 +25,17 @@ COUNT = 1 << 20
 
 
 async def main() -> None:
-    kernel = cupy.RawKernel(SOURCE, "axpy")
-    geometry = FixedLaunch(grid=(COUNT // 256, 1, 1), threadgroup=(256, 1, 1))
-    entry = cupy_kernel(kernel, buffers=2, scalars=2, launch=geometry)
-    g = LaunchGraphBuilder()
-    x, y = (g.buffer(name, DType.F32, COUNT) for name in "xy")
-    for factor in (2.0, 3.0):
-        scalars = (ScalarArgument.u32(COUNT), ScalarArgument.f32(factor))
-        g.kernel(entry, [x.read, y.read_write], scalars)
-    plan = g.build()
-    ones, sums = cupy.ones(COUNT, cupy.float32), cupy.zeros(COUNT, cupy.float32)
     async with accy_async.open_session("cuda") as session:
-        await session.run(plan, {"x": ones, "y": sums})
+        kernel = cupy.RawKernel(SOURCE, "axpy")
+        geometry = FixedLaunch(grid=(COUNT // 256, 1, 1), threadgroup=(256, 1, 1))
+        entry = cupy_kernel(kernel, buffers=2, scalars=2, launch=geometry)
+        g = LaunchGraphBuilder()
+        x, y = (g.buffer(name, DType.F32, COUNT) for name in "xy")
+        for factor in (2.0, 3.0):
+            scalars = (ScalarArgument.u32(COUNT), ScalarArgument.f32(factor))
+            g.kernel(entry, [x.read, y.read_write], scalars)
+        ones, sums = cupy.ones(COUNT, cupy.float32), cupy.zeros(COUNT, cupy.float32)
+        await session.run(g.build(), {"x": ones, "y": sums})
     assert bool((sums == 5).all())
     print(f"{entry.format} of {entry.entry_name!r}: 2 x + 3 x is {sums[0]:.0f} x")
 

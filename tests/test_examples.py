@@ -5,17 +5,28 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import cuda_missing
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def _with_gpu(words: str, *libraries: str) -> list[str]:
+    """What an example says that needs a GPU and these libraries."""
+    if any(find_spec(library) is None for library in libraries):
+        return ["not installed here: nothing to show"]
+    return ["cuda: "] if cuda_missing() else [words]
+
 
 SAYS = {
     "cancel_safely": ["given up: True", "nothing is left of it: True"],
-    "from_cupy": [""],
-    "from_numba": [""],
-    "from_triton": [""],
+    "from_cupy": _with_gpu("2 x + 3 x is 5 x", "cupy"),
+    "from_numba": _with_gpu("5 x is 5 x", "numba"),
+    "from_triton": _with_gpu("128 threads a block: right", "torch", "triton"),
     "graph_diamond": ["join: finished", "7 nodes on 4 streams, right"],
     "graph_pipeline": ["speeds[1] sums_scan: finished", "right to the bit"],
     "graph_service": ["20 answered, 20 given up", "left of the service: 0 objects"],
