@@ -18,6 +18,7 @@ a NAME all are run, which takes a minute or two.
 
 {chr(10).join(f"  {name}" for name in NAMES)}
 
+Those that need an NVIDIA GPU are apart: python -m benchmarks.gpu.
 What each measures is in the first lines of benchmarks/NAME.py, and in
 docs/performance.md. Some need the extra "bench": pip install -e '.[bench]'."""
 

@@ -21,7 +21,7 @@ from accy_async.backends.handles import (
     ObjectKind,
     StreamHandle,
 )
-from accy_async.backends.launch import LaunchRequest
+from accy_async.backends.launch import LaunchRequest, PreparedLaunch
 from accy_async.backends.lifetimes import Reaper
 from accy_async.backends.recording import (
     CallRecord,
@@ -49,6 +49,7 @@ __all__ = [
     "LaunchRequest",
     "LoadedArtifact",
     "ObjectKind",
+    "PreparedLaunch",
     "Reaper",
     "RecordingBackend",
     "StreamHandle",
