@@ -52,7 +52,7 @@ class DType(str, Enum):
     @property
     def size_bytes(self) -> int:
         """Bytes one element takes in a buffer."""
-        return 1 if self is DType.BOOL else self.bits // 8
+        return _SIZE_BYTES[self._value_]
 
     @property
     def bits(self) -> int:
@@ -121,6 +121,9 @@ class DType(str, Enum):
         )
 
 
+_SIZE_BYTES = {
+    member.value: 1 if member is DType.BOOL else member.bits // 8 for member in DType
+}
 _FLOATS = frozenset({DType.F16, DType.BF16, DType.F32, DType.F64})
 _FLOAT_MAX = {
     DType.F16: 65504.0,

@@ -250,6 +250,9 @@ class BackendHooks(ABC):
         """Refuse what is no memory of this device, as far as that can be told."""
         del address
 
+    def _check_lending(self) -> None:  # noqa: B027 - most devices have no reason to
+        """Refuse to lend memory that could not be taken back safely."""
+
     def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:
         """Submit a wait for another's stream, by its number; for all if None.
 

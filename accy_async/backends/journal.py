@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -40,7 +39,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.work: list[Work | None] = []
-        self.positions = array("q")
+        self.positions: list[int] = []  # which is quicker to store to than an array
         self.clear()
 
     def note(self, position: int, work: Work) -> None:
@@ -63,4 +62,4 @@ class Journal:
     def clear(self) -> None:
         """Forget everything."""
         self.work[:] = [None] * (JOURNAL_MASK + 1)
-        self.positions[:] = array("q", bytes(8 * (JOURNAL_MASK + 1)))
+        self.positions[:] = [0] * (JOURNAL_MASK + 1)

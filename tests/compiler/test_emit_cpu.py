@@ -240,7 +240,9 @@ def test_random_expressions_are_numpys_to_the_bit(dtype: DType) -> None:
     check_random_expressions(dtype)
 
 
-def check_random_expressions(dtype: DType, *, constants: bool = True) -> None:
+def check_random_expressions(
+    dtype: DType, *, constants: bool = True, examples: int = 25
+) -> None:
     """Compare what expressions of two inputs, and a constant, compute."""
     inputs = samples(dtype, 60), samples(dtype, 60)[::-1].copy()
     leaves: list[tuple[str | int, Array]] = [
@@ -258,7 +260,9 @@ def check_random_expressions(dtype: DType, *, constants: bool = True) -> None:
 
     pairs = st.recursive(start.map(leaf), lambda p: _grow(dtype, p), max_leaves=12)
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    every_check = list(HealthCheck)
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=every_check)
     @given(pairs)
     def check(pair: Pair) -> None:
         expression, expected = pair

@@ -343,8 +343,11 @@ def test_library_entries_hold_ptx_and_are_remembered() -> None:
         assert list(entries(entry.payload)) == [entry.entry_name]
         assert entry.format is ArtifactFormat.CUDA_PTX
     cpu = library_entries(dtype=DType.I32)
-    assert [e.launch for e in cpu] == [e.launch for e in found]
     assert [e.target for e in cpu] == [e.target for e in found]
+    for on_cpu, on_gpu in zip(cpu, found, strict=True):
+        assert on_cpu.buffers == on_gpu.buffers
+        if "scan" not in on_cpu.target:  # there a block takes more tiles on a GPU
+            assert on_cpu.launch == on_gpu.launch
     newer = library_entries("cuda_ptx", dtype=DType.I32, level="sm_90")
     assert ".target sm_90" in str(newer[0].payload)
     both = KernelCallRegistry((*cpu, *found))

@@ -14,8 +14,10 @@ from accy_async.compiler.kernels import (
     block_scan,
     reference_scan,
     scan_additions,
+    scan_gpu,
     sums_scan,
 )
+from accy_async.compiler.kernels import scan as scan_kernels
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidType, InvalidValue
 from tests.compiler.harness import Array, Runner, assert_same_bits
@@ -25,12 +27,13 @@ LENGTHS += [4097 * 64 - 1, 4097 * 64 + 1, 4097 * 256 - 1, 4097 * 256 + 1]
 LONG = pytest.param(10**7, marks=pytest.mark.slow)
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
+@pytest.fixture(scope="module", params=["tile by tile", "several tiles at once"])
+def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    of = scan_kernels if request.param == "tile by tile" else scan_gpu
     kernels = [
         make(dtype).kernel
         for dtype in SCAN_DTYPES
-        for make in (block_scan, sums_scan, add_base)
+        for make in (of.block_scan, of.sums_scan, of.add_base)
     ]
     running = Runner(kernels, "cpu_machine_code", None)
     yield running

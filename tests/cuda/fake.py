@@ -7,6 +7,7 @@ driver; functions are made up. Work is done the moment it is submitted.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +57,7 @@ class FakeDriver:
         blocks_per_multiprocessor: what occupancy queries answer.
         clusters: how many clusters fit at once.
         shared_bytes: static shared memory of every kernel loaded.
+        queues: what the environment said when the context was made.
         keeps_launches: False to count launches only.
     """
 
@@ -67,6 +69,7 @@ class FakeDriver:
         self.clusters = 4
         self.keeps_launches = True
         self.shared_bytes = 0
+        self.queues: str | None = None
         self.function_attributes: dict[str, int] = {}
         self._next = 0x1000
         self._memory: dict[int, ctypes.Array[ctypes.c_char]] = {}
@@ -106,6 +109,7 @@ class FakeDriver:
 
     def _cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int]:
         del device
+        self.queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")
         return (1,)
 
     def _cuDriverGetVersion(self) -> tuple[int]:
@@ -142,6 +146,10 @@ class FakeDriver:
     def _cuEventCreate(self, flags: int) -> tuple[Any]:
         del flags
         return (bindings.CUevent(self._handle()),)
+
+    def _cuEventElapsedTime(self, start: Any, end: Any) -> tuple[float]:
+        del start, end
+        return (1.0,)
 
     def _cuMemHostAlloc(self, size: int, flags: int) -> tuple[int]:
         del flags

@@ -109,7 +109,10 @@ def test_launches_keep_nothing(
     pair: list[BufferHandle],
     stream: StreamHandle,
 ) -> None:
-    """The blocks allocated are as many after 10,000 launches as after 100."""
+    """The blocks allocated are as many after 10,000 launches as before.
+
+    But for the journal, which is full after its 1,024 entries.
+    """
     prepared = prepare(backend, pair)
     driver.keeps_launches = False
 
@@ -119,7 +122,7 @@ def test_launches_keep_nothing(
         gc.collect()
         return sys.getallocatedblocks()
 
-    allocated(100)
+    allocated(2000)
     first = allocated(100)
     assert allocated(10_000) - first <= 10  # of the interpreter's own
 

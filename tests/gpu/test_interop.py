@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import shutil
 import subprocess
@@ -357,7 +358,9 @@ async def test_leaving_does_not_wait_for_work_of_others(torch: Any) -> None:
     backend = CudaBackend()  # closing it frees pinned memory, which waits for the GPU
     async with accy_async.open_session(backend) as session:
         stream = session.adopt_stream(theirs)
-        launch(session, "empty", [], stream=stream)
+        array = session.allocate(N, DType.F32)
+        session.backend.fill_buffer(array.handle, b"\0", stream=stream)
+        launch(session, "empty", [], stream=stream)  # unloading it would wait, too
         await session.backend.wait_stream(stream)
         with torch.cuda.stream(theirs):
             torch.cuda._sleep(10 * SLEEP_CYCLES)
@@ -500,6 +503,8 @@ async def test_letting_go_during_a_capture_of_others(torch: Any) -> None:
                 graph.capture_end()
         except RuntimeError:
             survived = False
+            with torch.cuda.stream(side), contextlib.suppress(RuntimeError):
+                graph.capture_end()  # until it is over, the memory cannot come back
         print("a relaxed capture survives the end of a loan:", survived)
     await until(lambda: not any(session.live_objects().values()))
 

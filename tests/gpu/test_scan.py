@@ -9,11 +9,10 @@ import pytest
 
 from accy_async.compiler.kernels import (
     SCAN_DTYPES,
-    add_base,
-    block_scan,
     reference_scan,
+    scan,
+    scan_gpu,
     scan_pipeline,
-    sums_scan,
 )
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.dtypes import DType, ScalarArgument
@@ -44,12 +43,13 @@ pytestmark = pytest.mark.gpu
 LENGTHS = [1, 63, 64, 65, 255, 256, 257, 5000, 4097 * 64 - 1, 4097 * 64 + 1]
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[GpuRunner]:
+@pytest.fixture(scope="module", params=["tile by tile", "several tiles at once"])
+def runner(request: pytest.FixtureRequest) -> Iterator[GpuRunner]:
+    of = scan if request.param == "tile by tile" else scan_gpu
     kernels = [
         make(dtype).kernel
         for dtype in SCAN_DTYPES
-        for make in (block_scan, sums_scan, add_base)
+        for make in (of.block_scan, of.sums_scan, of.add_base)
     ]
     running = GpuRunner(kernels)
     yield running

@@ -19,7 +19,7 @@ from accy_async.compiler.semantic import (
     Value,
 )
 from accy_async.dtypes import DType
-from accy_async.errors import AccyError, InvalidProgram, InvalidType, InvalidValue
+from accy_async.errors import InvalidProgram, InvalidType, InvalidValue
 
 Make = Callable[..., Value]
 
@@ -433,11 +433,14 @@ def test_refusal(types: str, make: Make, message: str) -> None:
         (lambda f, a: f.constant([1, 2, 3], typed("i8", 2)), InvalidProgram),
         (lambda f, a: f.constant([1000], typed("i8", 1)), InvalidValue),
         (lambda f, a: f.constant([0.5], typed("i8", 1)), InvalidType),
+        (lambda f, a: f.constant([1.0, 1e6], typed("f16", 2)), OverflowError),
+        (lambda f, a: f.constant([1.0, 3.4e38], typed("bf16", 2)), OverflowError),
+        (lambda f, a: f.constant(1e6, typed("f16", 2)), OverflowError),
         (lambda f, a: f.convert(a, "i7"), InvalidValue),
     ],
 )
 def test_numbers_that_a_dtype_does_not_hold_are_refused(
-    make: Callable[[FunctionBuilder, Value], object], error: type[AccyError]
+    make: Callable[[FunctionBuilder, Value], object], error: type[Exception]
 ) -> None:
     f = Builder().begin_function("main", [typed("i8", 2)])
     with pytest.raises(error):

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, basic_indices, integer_array_indices
 
+from accy_async.compiler import trace_program
 from accy_async.compiler.semantic import (
     Builder,
     Function,
@@ -166,3 +168,48 @@ def test_random_programs_give_what_numpy_gives(
     assert kept == function
     assert kept.fingerprint() == function.fingerprint()
     assert str(kept) == str(function)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_basic_index_gives_what_numpy_gives(data: st.DataObject) -> None:
+    shape = data.draw(array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    key = data.draw(basic_indices(shape, allow_newaxis=True, max_dims=5))
+    array = np.arange(np.prod(shape, dtype=int), dtype=np.int32).reshape(shape)
+    result = trace_program(lambda x: x[key], array).evaluate(array)
+    expected = np.asarray(array[key])
+    assert (result.shape, result.tolist()) == (expected.shape, expected.tolist())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_index_arrays_give_what_numpy_gives(data: st.DataObject) -> None:
+    """As constants, and as arrays that are traced too."""
+    shape = data.draw(array_shapes(min_dims=1, max_dims=3, max_side=4))
+    key = data.draw(integer_array_indices(shape, dtype=np.dtype(np.int64)))
+    array = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    constant = trace_program(lambda x: x[key], array).evaluate(array)
+    traced = trace_program(lambda x, k: x[k], array, key).evaluate(array, key)
+    assert constant.tolist() == traced.tolist() == array[key].tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_einsum_gives_what_numpy_gives(data: st.DataObject) -> None:
+    """And its expansion in contractions does."""
+    extents = {c: data.draw(st.integers(1, 3), label=c) for c in "abcd"}
+    terms = data.draw(st.lists(st.text("abcd", max_size=3), min_size=1, max_size=4))
+    letters = sorted(set("".join(terms)))
+    kept = data.draw(st.permutations(letters)) if letters else []
+    result = "".join(kept[: data.draw(st.integers(0, len(kept)))])
+    spec = f"{','.join(terms)}->{result}"
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=[extents[c] for c in term]) for term in terms]
+    f = Builder().begin_function(
+        "main", [TensorType("f64", array.shape) for array in arrays]
+    )
+    f.return_([f.einsum(f.parameters, spec)])
+    function = f.finish()
+    expected = [np.asarray(np.einsum(spec, *arrays))]
+    agree(evaluate(function, arrays), expected)
+    agree(evaluate(expand(function), arrays), expected)

@@ -44,6 +44,7 @@ _TERMINATORS = frozenset({249, 250, 251, 252, 253, 254, 255, 4416, 5294})
 _SECTIONS = {17: 0, 10: 1, 11: 2, 14: 3, 15: 4, 16: 5, 331: 5}
 """Capability, Extension, ExtInstImport, MemoryModel, EntryPoint, ExecutionMode."""
 _FUNCTIONS = 6
+_OUTSIDE, _BETWEEN, _WITHIN = "outside functions", "between blocks", "within a block"
 
 
 def read_spirv(payload: object) -> SpirvModule:
@@ -75,7 +76,7 @@ class _Reader:
         self._functions: set[int] = set()
         self._offset = 0
         self._section = 0
-        self._state = "outside"
+        self._state = _OUTSIDE
         self._readers: dict[int, Callable[[tuple[int, ...]], None]] = {
             10: self._read_extension,
             14: self._read_memory_model,
@@ -101,7 +102,7 @@ class _Reader:
         return self._whole()
 
     def _whole(self) -> SpirvModule:
-        if self._state != "outside":
+        if self._state != _OUTSIDE:
             self._fail("a function without an end")
         if len(self._models) != 1:
             self._fail(f"{len(self._models)} memory models, expected one")
@@ -147,29 +148,29 @@ class _Reader:
     def _place(self, instruction: Instruction) -> None:
         """Whether an instruction may stand where it does."""
         opcode, operands, _ = instruction
-        if self._state == "outside":
+        if self._state == _OUTSIDE:
             section = _SECTIONS.get(opcode, _FUNCTIONS)
             if section < self._section:
                 self._fail(f"instruction {opcode} after its section")
             self._section = section
         if opcode == 54:  # OpFunction
-            self._expect("outside", opcode)
+            self._expect(_OUTSIDE, opcode)
             self._functions.add(self._id(self._take(operands, 4)[1]))
-            self._state = "function"
+            self._state = _BETWEEN
         elif opcode == 56:  # OpFunctionEnd
-            self._expect("function", opcode)
-            self._state = "outside"
+            self._expect(_BETWEEN, opcode)
+            self._state = _OUTSIDE
         elif opcode == 248:  # OpLabel
-            self._expect("function", opcode)
+            self._expect(_BETWEEN, opcode)
             self._id(self._take(operands, 1)[0])
-            self._state = "block"
+            self._state = _WITHIN
         elif opcode in _TERMINATORS:
-            self._expect("block", opcode)
-            self._state = "function"
+            self._expect(_WITHIN, opcode)
+            self._state = _BETWEEN
 
     def _expect(self, state: str, opcode: int) -> None:
         if self._state != state:
-            self._fail(f"instruction {opcode} where a {self._state} is open")
+            self._fail(f"instruction {opcode} {self._state}, expected {state}")
 
     def _read_capability(self, operands: tuple[int, ...]) -> None:
         self._capabilities.add(self._take(operands, 1)[0])

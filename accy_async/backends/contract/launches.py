@@ -82,11 +82,12 @@ class Launches(BackendCore):
         """
         with self._lock:
             bound = prepared.bound
-            if bound.handle is not stream or bound.use.epoch is not self._table.epoch:
+            use = bound.use
+            if bound.handle is not stream or use.epoch is not self._table.epoch:
                 if not prepared.has_blocks:
                     return self._submit_nothing(prepared, stream)
                 bound = self._bind(prepared, stream)
-            use = bound.use
+                use = bound.use
             timeline = use.timeline
             timeline.submitted = use.position = position = timeline.submitted + 1
             self._launch(bound.stream, position, prepared, guard)

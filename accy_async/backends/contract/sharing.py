@@ -164,10 +164,9 @@ class Sharing(Streams, Memory):
             return super().destroy(handle)
         with self._lock:
             resource = self._table.get(handle)
-            users = self._users(resource)
             is_freed = super().destroy(handle)
             if not is_freed:
-                for state in users:
+                for state in self._users(resource):
                     self._notice(state, state.timeline.submitted)
         return is_freed
 
@@ -204,8 +203,10 @@ class Sharing(Streams, Memory):
 
         Raises:
             InvalidBuffer: it is not alive.
+            UnsupportedOperation: the device could not take it back safely.
         """
         self._check("lend_buffer")
+        self._check_lending()
         watch_loans()
         with self._lock:
             resource = self._table.get(buffer)

@@ -28,7 +28,7 @@ from accy_async.backends.cuda.objects import CudaEvent, CudaStream, LaunchArgume
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.journal import JOURNAL_MASK
+from accy_async.backends.journal import JOURNAL_MASK, Journal
 from accy_async.backends.resources import Resource
 from accy_async.backends.timeline import Mark
 from accy_async.errors import AccyError, DeviceError
@@ -182,7 +182,8 @@ class CudaBackend(CudaCopies, CudaExchange):
         if not self._unloads or self._lost is not None:
             return
         with self._lock:  # no submission comes between
-            if all(line.is_idle for line in self._timelines()):
+            lines = self._timelines()
+            if all(line.is_idle for line in lines) and self._is_context_idle():
                 self._unloads.unload()
 
     # Waiting
@@ -240,9 +241,10 @@ class CudaBackend(CudaCopies, CudaExchange):
         answer = self._launch_kernel(packed.config, packed.function, packed.pointer, 0)
         if answer[0] is not self._success:
             self._launch_again(answer[0], packed, stream, prepared.request)
-        journal = stream.journal
-        journal.work[position & JOURNAL_MASK] = prepared.label  # type: ignore[union-attr]
-        journal.positions[position & JOURNAL_MASK] = position  # type: ignore[union-attr]
+        journal: Journal = stream.journal  # type: ignore[assignment]
+        at = position & JOURNAL_MASK
+        journal.work[at] = prepared.label
+        journal.positions[at] = position
 
     def _launch_again(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.memory import BorrowedMemory, DeviceMemory
-from accy_async.errors import ExchangeRefused
+from accy_async.errors import ExchangeRefused, UnsupportedOperation
 from accy_async.interop.dlpack import CUDA
 from accy_async.interop.streams import LEGACY_DEFAULT
 
@@ -23,6 +23,12 @@ __all__ = ["CudaExchange"]
 
 _CAPTURING = frozenset(range(900, 909))
 """Another library captures a stream: CUDA Driver API, CUDA_ERROR_STREAM_CAPTURE_*."""
+
+_CONTEXT_EVENTS_SINCE = 12050
+"""The first driver with ``cuCtxRecordEvent``: CUDA 12.5."""
+
+_LOOKS = 50
+"""How often an event is looked at that is expected at once."""
 
 
 def _nothing() -> None:
@@ -92,6 +98,25 @@ class CudaExchange(Backend):
 
     def _stream_number(self, stream: StreamState) -> int:
         return cast("CudaStream", stream).number
+
+    def _check_lending(self) -> None:
+        version = self._context.driver_version
+        if version < _CONTEXT_EVENTS_SINCE:
+            raise UnsupportedOperation(
+                f"this driver (CUDA {version // 1000}.{version % 1000 // 10}) cannot "
+                "tell when other libraries are done with memory; expected CUDA 12.5 or "
+                "later"
+            )
+
+    def _is_context_idle(self) -> bool:
+        """True where nothing is at work in the context, other libraries' included."""
+        if self._context.driver_version < _CONTEXT_EVENTS_SINCE:
+            return True  # it cannot be asked
+        driver, event = self._context.driver, self._event()
+        if int(driver.cuCtxRecordEvent(self._context.native, event)[0]) != 0:
+            return False
+        # The event itself takes some microseconds to get through.
+        return any(int(driver.cuEventQuery(event)[0]) == 0 for _ in range(_LOOKS))
 
     def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:
         """Submit a wait for a stream; for all that the context was given if None.

@@ -19,8 +19,17 @@ from accy_async.artifact.geometry import (
 )
 from accy_async.artifact.native.host import host_level
 from accy_async.artifact.parameters import KernelBuffer
-from accy_async.compiler.emit import DEFAULT_PTX_TARGET, compile_cpu, compile_ptx
+from accy_async.artifact.requirements import PushConstants
+from accy_async.artifact.scalarblock import scalar_block
+from accy_async.compiler.emit import (
+    DEFAULT_PTX_TARGET,
+    compile_cpu,
+    compile_ptx,
+    compile_spirv,
+    emit_msl,
+)
 from accy_async.compiler.form import Kernel
+from accy_async.compiler.kernels import scan, scan_gpu
 from accy_async.compiler.kernels.elementwise import (
     ARITHMETIC_DTYPES,
     add,
@@ -30,12 +39,7 @@ from accy_async.compiler.kernels.elementwise import (
 )
 from accy_async.compiler.kernels.library import TILE, LibraryKernel
 from accy_async.compiler.kernels.pipelines import LIBRARY_VERSION
-from accy_async.compiler.kernels.scan import (
-    SCAN_DTYPES,
-    add_base,
-    block_scan,
-    sums_scan,
-)
+from accy_async.compiler.kernels.scan import SCAN_DTYPES
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue, UnsupportedOperation
 
@@ -52,18 +56,27 @@ _FORMATS = (
     ArtifactFormat.CPU_MACHINE_CODE,
     ArtifactFormat.CPU_OBJECT,
     ArtifactFormat.CUDA_PTX,
+    ArtifactFormat.VULKAN_SPIRV,
+    ArtifactFormat.METAL_MSL,
 )
 """What the library is compiled to."""
 
 
 @functools.cache
-def library_kernels(dtype: DType) -> tuple[LibraryKernel, ...]:
-    """The kernels that the library has for a dtype, one for each target."""
+def library_kernels(
+    dtype: DType, backend: BackendKind = BackendKind.CPU
+) -> tuple[LibraryKernel, ...]:
+    """The kernels that the library has for a dtype, one for each target.
+
+    Those for one kind of device give the same bits as those for another; how a block
+    goes about its elements, and how many it takes, may differ.
+    """
     makers = [fill, copy]
     if dtype in ARITHMETIC_DTYPES:
         makers += [add, axpy]
     if dtype in SCAN_DTYPES:
-        makers += [block_scan, sums_scan, add_base]
+        of = scan_gpu if backend is BackendKind.CUDA else scan
+        makers += [of.block_scan, of.sums_scan, of.add_base]
     return tuple(make(dtype) for make in makers)
 
 
@@ -77,23 +90,26 @@ def library_entries(
     """Registry entries with their code.
 
     Args:
-        format: a CPU format, or CUDA's PTX.
+        format: a CPU format, CUDA's PTX, SPIR-V, or Metal's text.
         dtype: the element type of all the kernels.
         targets: the names wanted; None is all that the dtype has.
-        level: what the code may use at least: a CPU's instruction-set level, or a
-            GPU's architecture as ``"sm_80"``. None is this host's level, or an
-            architecture that all newer ones run too.
+        level: what the code may use at least: a CPU's instruction-set level, or an
+            NVIDIA GPU's architecture as ``"sm_80"``. None is this host's level, or
+            an architecture that all newer ones run too. SPIR-V and Metal's text have
+            no levels: they are for the default `VulkanTarget` and `MetalTarget`.
 
     Returns:
         Entries whose runtime scalars are the kernel's scalars: the element count
         first, which the grid follows from.
 
     Raises:
-        UnsupportedOperation: the library has no such format.
+        UnsupportedOperation: the library has no such format; a
+            `CapabilityMismatch` for f64 on Metal.
         InvalidValue: a target the dtype has not got, or an unknown level.
+        RuntimeUnavailable: SPIR-V is asked for, and there is no glslang.
 
-    Compiles what was not asked for before, some 40 ms a kernel: call it in a
-    worker thread.
+    Compiles what was not asked for before, some 40 ms a kernel, 100 ms to SPIR-V:
+    call it in a worker thread.
     """
     wanted = artifact_format(format)
     if wanted not in _FORMATS:
@@ -101,19 +117,28 @@ def library_entries(
             f"the kernel library has no {wanted}, only "
             + ", ".join(str(format) for format in _FORMATS)
         )
-    kernels = library_kernels(dtype)
+    kernels = library_kernels(dtype, wanted.backend)
     known = [kernel.target for kernel in kernels]
     for target in targets or ():
         if target not in known:
             raise InvalidValue("targets", target, "one of " + ", ".join(known))
-    if level is None:
-        is_cpu = wanted.backend is BackendKind.CPU
-        level = host_level() if is_cpu else DEFAULT_PTX_TARGET
+    level = _level(wanted, level)
     return tuple(
         _entry(kernel, wanted, level)
         for kernel in kernels
         if targets is None or kernel.target in targets
     )
+
+
+def _level(format: ArtifactFormat, level: str | None) -> str:
+    """The level that code is made for."""
+    if format.backend is BackendKind.CPU:
+        return host_level() if level is None else level
+    if format.backend is BackendKind.CUDA:
+        return DEFAULT_PTX_TARGET if level is None else level
+    if level is not None:
+        raise InvalidValue("level", level, f"None, as {format} has no levels")
+    return ""
 
 
 def library_registry(
@@ -191,13 +216,24 @@ def _entry(
             )
             for buffer in kernel.buffers
         ),
+        push_constants=_push_constants(kernel, format),
     )
 
 
 def _payload(kernel: Kernel, format: ArtifactFormat, level: str) -> bytes | str:
     if format is ArtifactFormat.CUDA_PTX:
         return compile_ptx([kernel], target=level)
+    if format is ArtifactFormat.VULKAN_SPIRV:
+        return compile_spirv(kernel)
+    if format is ArtifactFormat.METAL_MSL:
+        return emit_msl([kernel])
     return compile_cpu([kernel], format=format.value, level=level)
+
+
+def _push_constants(kernel: Kernel, format: ArtifactFormat) -> PushConstants | None:
+    if format is not ArtifactFormat.VULKAN_SPIRV:
+        return None
+    return scalar_block(scalar.dtype for scalar in kernel.scalars).push_constants
 
 
 def _launch(library: LibraryKernel) -> KernelCallLaunch:

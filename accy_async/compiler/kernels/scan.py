@@ -43,11 +43,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_SCAN_LENGTH",
+    "PAD",
     "SCAN_DTYPES",
+    "STEPS",
     "add_base",
     "block_scan",
+    "nothing",
     "reference_scan",
     "scan_additions",
+    "scan_builder",
     "sums_scan",
 ]
 
@@ -56,8 +60,11 @@ MAX_SCAN_LENGTH = 2**31
 
 SCAN_DTYPES = (DType.F32, DType.F64, DType.I32, DType.I64, DType.U32, DType.U64)
 
-_STEPS = (1, 4, 16, 64)
-_PAD = 3 * _STEPS[-1]
+STEPS = (1, 4, 16, 64)
+"""Hillis and Steele's steps, every other one: the kernels take two at a time."""
+
+PAD = 3 * STEPS[-1]
+"""Elements before each tile in shared memory, which change nothing."""
 
 
 def block_scan(dtype: DType) -> LibraryKernel:
@@ -69,7 +76,7 @@ def block_scan(dtype: DType) -> LibraryKernel:
     Raises:
         InvalidType: the dtype is not one of `SCAN_DTYPES`.
     """
-    k = _builder("block_scan", dtype)
+    k = scan_builder("block_scan", dtype)
     result = k.buffer("result", dtype, "write_only")
     operand = k.buffer("operand", dtype, "read_only")
     block_sums = k.buffer("block_sums", dtype, "write_only")
@@ -97,11 +104,11 @@ def sums_scan(dtype: DType) -> LibraryKernel:
     Raises:
         InvalidType: the dtype is not one of `SCAN_DTYPES`.
     """
-    k = _builder("sums_scan", dtype)
+    k = scan_builder("sums_scan", dtype)
     scanned_sums = k.buffer("scanned_sums", dtype, "write_only")
     block_sums = k.buffer("block_sums", dtype, "read_only")
     m = k.scalar("m", DType.U32).cast(DType.U64)
-    carry = k.variable("carry", _nothing(dtype))
+    carry = k.variable("carry", nothing(dtype))
     tile = _Tile(k, dtype)
     zero = constant(DType.U64, 0)
     with k.count("base", zero, m, step=TILE) as base:
@@ -123,7 +130,7 @@ def add_base(dtype: DType) -> LibraryKernel:
     Raises:
         InvalidType: the dtype is not one of `SCAN_DTYPES`.
     """
-    k = _builder("add_base", dtype)
+    k = scan_builder("add_base", dtype)
     result = k.buffer("result", dtype, "read_write")
     scanned_sums = k.buffer("scanned_sums", dtype, "read_only")
     base, count = tile_elements(k)
@@ -195,12 +202,12 @@ class _Tile:
         self._k = k
         self._dtype = dtype
         self._arrays = [
-            k.shared("even", dtype, _PAD + TILE),
-            k.shared("odd", dtype, _PAD + TILE),
+            k.shared("even", dtype, PAD + TILE),
+            k.shared("odd", dtype, PAD + TILE),
         ]
-        with k.region(limit=constant(DType.U32, _PAD)):
+        with k.region(limit=constant(DType.U32, PAD)):
             for array in self._arrays:
-                array[k.thread] = _nothing(dtype)
+                array[k.thread] = nothing(dtype)
 
     def scan(
         self, element: Expression, count: Expression
@@ -212,39 +219,44 @@ class _Tile:
         """
         k, (even, odd) = self._k, self._arrays
         with k.region(limit=count):
-            even[k.thread + _PAD] = element
+            even[k.thread + PAD] = element
         with k.when(count < TILE), k.region():
             missing = k.thread.cast(DType.I64) >= count
             with k.when(missing):
-                even[k.thread + _PAD] = _nothing(self._dtype)
-        for step in _STEPS[:-1]:
+                even[k.thread + PAD] = nothing(self._dtype)
+        for step in STEPS[:-1]:
             with k.region():
-                odd[k.thread + _PAD] = _two_steps(even, k.thread, step)
+                odd[k.thread + PAD] = _two_steps(even, k.thread, step)
             even, odd = odd, even
         last = even
 
         def result(at: Expression) -> Expression:
-            return _two_steps(last, at, _STEPS[-1])
+            return _two_steps(last, at, STEPS[-1])
 
         return result
 
 
 def _two_steps(array: ArrayHandle, at: Expression, step: int) -> Expression:
     """Hillis and Steele's steps for ``step`` and ``2 * step`` in one."""
-    near = array.at(at + _PAD) + array.at(at + (_PAD - step))
-    far = array.at(at + (_PAD - 2 * step)) + array.at(at + (_PAD - 3 * step))
+    near = array.at(at + PAD) + array.at(at + (PAD - step))
+    far = array.at(at + (PAD - 2 * step)) + array.at(at + (PAD - 3 * step))
     return near + far
 
 
-def _nothing(dtype: DType) -> Expression:
+def nothing(dtype: DType) -> Expression:
     """The number that added to any other gives that other, to the bit."""
     return constant(dtype, -0.0 if dtype.is_float else 0)
 
 
-def _builder(name: str, dtype: DType) -> KernelBuilder:
+def scan_builder(name: str, dtype: DType, threads: int = TILE) -> KernelBuilder:
+    """A builder for one of the scan's kernels, with so many threads in a block.
+
+    Raises:
+        InvalidType: the dtype is not one of `SCAN_DTYPES`.
+    """
     if dtype not in SCAN_DTYPES:
         raise InvalidType(f"accy.kernel.scan.{name}", dtype, _listed())
-    return KernelBuilder(f"accy_{name}_{dtype}", threadgroup=(TILE, 1, 1))
+    return KernelBuilder(f"accy_{name}_{dtype}", threadgroup=(threads, 1, 1))
 
 
 def _listed() -> str:

@@ -71,11 +71,18 @@ def encode(array: Array, type: TensorType) -> bytes:
             )
     if array.ndim and array.size > 1 and not any(array.strides):
         array = array.reshape(-1)[:1] if array.ndim == 1 else array.flat[:1]
-    if dtype is DType.BF16:
-        wide = round_bf16(np.asarray(array, np.float64))
-        return (wide.view(np.uint32) >> np.uint32(16)).astype("<u2").tobytes()
     with np.errstate(over="ignore"):
-        return array.astype(dtype.numpy.newbyteorder("<")).tobytes()
+        if dtype is DType.BF16:
+            held = round_bf16(np.asarray(array, np.float64))
+            data = (held.view(np.uint32) >> np.uint32(16)).astype("<u2").tobytes()
+        else:
+            held = array.astype(dtype.numpy.newbyteorder("<"))
+            data = held.tobytes()
+    lost = np.isfinite(array) & ~np.isfinite(held)
+    if lost.any():
+        finite = f"finite values within ±{dtype.maximum:g}, inf or nan"
+        raise OutOfRange("constant", array[lost].flat[0], finite)
+    return data
 
 
 def decode(data: bytes, type: TensorType) -> Array:

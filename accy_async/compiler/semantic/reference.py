@@ -103,10 +103,15 @@ class _Evaluator:
         known: dict[Value, Array] = dict(
             zip(function.parameters, arguments, strict=True)
         )
-        for entry in function.operations:
+        kept = set(function.results)
+        last = {v: n for n, e in enumerate(function.operations) for v in e.operands}
+        for number, entry in enumerate(function.operations):
             operands = [known[value] for value in entry.operands]
             results = self.operation(entry, operands)
             known.update(zip(entry.results, results, strict=True))
+            for value in set(entry.operands):  # what nothing needs any more
+                if last[value] == number and value not in kept:
+                    del known[value]
         return [known[value] for value in function.results]
 
     def operation(self, entry: Operation, operands: list[Array]) -> Sequence[Array]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from accy_async.compiler.semantic import TensorType, Value
+from accy_async.compiler.semantic.numbers import round_bf16
 from accy_async.compiler.tracing.array import TracedArray
 from accy_async.compiler.tracing.places import refusal
 from accy_async.compiler.tracing.state import current
@@ -177,10 +178,11 @@ def lift(
             number = int(number)
         return builder.constant(number, type)
     array = np.asarray(operand)
-    if wanted is not DType.BF16 and array.dtype != wanted.numpy:
-        array = array.astype(wanted.numpy)
-    elif wanted is DType.BF16:
-        array = array.astype(np.float64)
+    with np.errstate(all="ignore"):
+        if wanted is DType.BF16:
+            array = round_bf16(array.astype(np.float64))
+        else:
+            array = array.astype(wanted.numpy)
     if array.size == 1:
         return builder.constant(np.broadcast_to(array.reshape(()), target), type)
     # The array as it is, and then repeated: a constant takes no more room than that.

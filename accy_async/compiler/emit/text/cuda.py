@@ -4,8 +4,9 @@ The interface is that of the PTX emitter: a kernel is an ``extern "C"`` function
 own name, whose parameters are the buffers' addresses and then the scalars, each of its
 own size. Float operations are written with their rounding (``__fadd_rn``), so that no
 option of the compiler fuses or relaxes them; only ``--ftz`` must stay off, as it is by
-default. exp, log and tanh are CUDA's. A failed assertion calls ``__assertfail``, as
-CUDA's own ``assert`` does: the driver prints the code, and the context is lost.
+default. exp, log and tanh are CUDA's. A failed assertion calls ``__assertfail``, which
+CUDA's compilers know without a declaration and their ``assert`` calls too: the driver
+prints the code, and the context is lost.
 
 The text includes nothing, so NVRTC needs no headers for it.
 
@@ -33,10 +34,6 @@ typedef unsigned short uint16;
 typedef unsigned int uint;
 typedef long long int64;
 typedef unsigned long long uint64;"""
-_ASSERT = """\
-extern "C" __device__ void __assertfail(
-    const void *message, const void *file, unsigned line, const void *function,
-    decltype(sizeof(0)) char_size);"""
 
 
 def emit_cuda(kernels: Sequence[Kernel]) -> str:
@@ -53,12 +50,8 @@ def emit_cuda(kernels: Sequence[Kernel]) -> str:
     """
     check_kernels(kernels, "CUDA C++")
     operations = Operations(CUDA)
-    printers = [_CudaPrinter(kernel, CUDA, operations) for kernel in kernels]
-    parts = [printer.text() for printer in printers]
-    head = [_HEAD]
-    if any(printer.asserts for printer in printers):
-        head.append(_ASSERT)
-    return "\n\n".join([*head, *operations.helpers.text(), *parts]) + "\n"
+    parts = [_CudaPrinter(kernel, CUDA, operations).text() for kernel in kernels]
+    return "\n\n".join([_HEAD, *operations.helpers.text(), *parts]) + "\n"
 
 
 class _CudaPrinter(KernelPrinter):

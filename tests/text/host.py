@@ -1,0 +1,152 @@
+"""Runs printed MSL and CUDA C++ on this host's CPU, through its C++ compiler.
+
+The texts are C++ but for a few words, which the shims beside this file define. So what
+a kernel computes is tested where there is neither Metal nor CUDA; the compiler also
+watches for what C++ leaves undefined. `compiled` is used like that of
+tests.compiler.harness.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from accy_async.artifact.scalarblock import scalar_block
+from accy_async.compiler.emit.text import emit_cuda, emit_msl
+from accy_async.compiler.emit.text.dialect import CUDA, MSL
+from accy_async.compiler.emit.text.printer import has_assert
+from accy_async.compiler.form import Kernel
+from accy_async.dtypes import ScalarArgument
+from tests.compiler.harness import Array
+
+__all__ = ["COMPILER", "LANGUAGES", "HostRunner", "compiled"]
+
+LANGUAGES = ("cuda", "msl")
+COMPILER = shutil.which("g++")
+_SHIMS = Path(__file__).parent / "shims"
+_OPTIONS = (
+    *("-std=c++20", "-O0", "-fPIC", "-shared", "-pthread", "-x", "c++"),
+    *("-ffp-contract=off", "-Wall", "-Wextra", "-Werror"),
+    *("-Wno-attributes", "-Wno-unknown-pragmas", "-Wno-unused-parameter"),
+    *(
+        "-Wno-unused-function",
+        "-Wno-unused-variable",
+        "-Wno-type-limits",
+        "-Wno-tautological-compare",
+    ),
+    "-fsanitize=signed-integer-overflow,integer-divide-by-zero,float-cast-overflow",
+    "-fsanitize-undefined-trap-on-error",
+)
+
+
+class HostRunner:
+    """Kernels in one language; `run` launches one over a grid."""
+
+    def __init__(self, kernels: Sequence[Kernel], language: str) -> None:
+        self._kernels = {kernel.name: kernel for kernel in kernels}
+        self._is_metal = language == "msl"
+        text = emit_msl(kernels) if self._is_metal else emit_cuda(kernels)
+        shims = "<metal_stdlib>" if self._is_metal else '"cuda.h"'
+        # One kernel of the tests has the name of a function of C's.
+        head = f"#include {shims}\n#define random kernel_random\n"
+        if "barrier(" in text or "__syncthreads" in text:
+            head = "#define MEETS\n" + head
+        runners = [self._runner(kernel) for kernel in kernels]
+        self._library = _built("\n".join([head + text, *runners]))
+
+    def run(
+        self,
+        name: str,
+        buffers: Sequence[Array],
+        scalars: Sequence[object] = (),
+        grid: tuple[int, int, int] | int = 1,
+    ) -> int:
+        """Launch; the kernel's status."""
+        kernel = self._kernels[name]
+        grid = (grid, 1, 1) if isinstance(grid, int) else grid
+        given = [
+            ScalarArgument.of(parameter.dtype, value)
+            for parameter, value in zip(kernel.scalars, scalars, strict=True)
+        ]
+        status = np.zeros(1, np.uint32)
+        arguments = [array.ctypes.data for array in buffers]
+        assert len(arguments) == len(kernel.buffers)
+        if self._is_metal:
+            pushed = scalar_block(s.dtype for s in kernel.scalars).pack(given)
+            block = ctypes.create_string_buffer(pushed, len(pushed) + 8)
+            arguments += [ctypes.addressof(block), status.ctypes.data]
+        else:
+            slots = (ctypes.c_uint64 * max(len(given), 1))(*(s.slot for s in given))
+            arguments += [
+                ctypes.addressof(slots) + 8 * index for index in range(len(given))
+            ]
+        packed = (ctypes.c_void_p * max(len(arguments), 1))(*arguments)
+        sizes = (ctypes.c_uint32 * 3)(*grid)
+        returned: int = self._library[f"run_{name}"](packed, sizes)
+        return returned or int(status[0])
+
+    def _runner(self, kernel: Kernel) -> str:
+        """A C function that runs a kernel's grid."""
+        count = len(kernel.buffers)
+        dialect = MSL if self._is_metal else CUDA
+        arguments = [
+            f"({dialect.element(buffer.dtype)} *)arguments[{index}]"
+            for index, buffer in enumerate(kernel.buffers)
+        ]
+        if self._is_metal:
+            number = list(self._kernels).index(kernel.name)
+            if kernel.scalars:
+                arguments.append(f"*(Scalars{number} *)arguments[{count}]")
+            if has_assert(kernel.body):
+                arguments.append(f"(metal::atomic_uint *)arguments[{count + 1}]")
+            arguments += [
+                "metal::uint3{here.x, here.y, here.z}",
+                "linear_here",
+                "metal::uint3{block_here.x, block_here.y, block_here.z}",
+                "metal::uint3{grid_here.x, grid_here.y, grid_here.z}",
+            ]
+        else:
+            arguments += [
+                f"*({dialect.element(scalar.dtype)} *)arguments[{index}]"
+                for index, scalar in enumerate(kernel.scalars, count)
+            ]
+        size = ", ".join(f"{extent}u" for extent in kernel.threadgroup)
+        call = f"{kernel.name}({', '.join(arguments)});"
+        return (
+            f'extern "C" int run_{kernel.name}(void **arguments, const unsigned *grid)'
+            f" {{\n    return run_grid(grid, {{{size}}}, [&] {{ {call} }});\n}}"
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _built(source: str) -> ctypes.CDLL:
+    assert COMPILER is not None
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "kernels.so")
+        ended = subprocess.run(
+            [COMPILER, *_OPTIONS, f"-I{_SHIMS}", "-o", str(library), "-"],
+            input=source,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr + source
+        return ctypes.CDLL(str(library))
+
+
+def compiled(language: str) -> Callable[..., AbstractContextManager[HostRunner]]:
+    """What makes runners for a language; formats and levels are ignored."""
+
+    @contextmanager
+    def make(*kernels: Kernel, **_: object) -> Iterator[HostRunner]:
+        yield HostRunner(kernels, language)
+
+    return make

@@ -1,0 +1,432 @@
+"""The texts themselves: readable, the same each time, and refused where need be."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+
+from accy_async.artifact.formats import ArtifactFormat
+from accy_async.artifact.spirv.words import instructions
+from accy_async.compiler.emit import (
+    MetalTarget,
+    VulkanFeature,
+    VulkanTarget,
+    compile_spirv,
+    emit_cuda,
+    emit_glsl,
+    emit_msl,
+)
+from accy_async.compiler.emit.text import glslang
+from accy_async.compiler.emit.text.names import Names
+from accy_async.compiler.form import Kernel, KernelBuilder, exp
+from accy_async.compiler.kernels import add, block_scan
+from accy_async.compiler.kernels.catalogue import library_entries
+from accy_async.dtypes import DType
+from accy_async.errors import (
+    CapabilityMismatch,
+    CompilationError,
+    InvalidType,
+    InvalidValue,
+    RuntimeUnavailable,
+)
+from tests.compiler.harness import elementwise
+
+needs_glslang = pytest.mark.skipif(
+    glslang.find_glslang() is None, reason="there is no glslang"
+)
+F32, U32 = DType.F32, DType.U32
+
+
+def halves() -> Kernel:
+    """A block's sum in two regions, with a bool, a limit and an assertion."""
+    k = KernelBuilder("halves", threadgroup=(64, 1, 1))
+    out = k.buffer("out", F32, "write_only")
+    mask = k.buffer("mask", DType.BOOL, "read_only")
+    scale, n = k.scalar("scale", F32), k.scalar("n", DType.I32)
+    tile = k.shared("tile", F32, 64)
+    with k.region():
+        tile[k.thread] = 0.0
+        with k.when(mask[k.thread]):
+            k.require(n > 0, 7)
+            tile[k.thread] = n.cast(F32) * scale
+    with k.region(limit=32):
+        out[k.thread] = tile[k.thread] + tile[k.thread + 32]
+    return k.build()
+
+
+GLSL = """\
+#version 460
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_EXT_shader_8bit_storage : require
+#extension GL_EXT_spirv_intrinsics : require
+spirv_execution_mode(extensions=["SPV_KHR_float_controls"], capabilities=[4466], \
+4461, 32);
+spirv_execution_mode(extensions=["SPV_KHR_float_controls"], capabilities=[4467], \
+4462, 32);
+layout(local_size_x=64, local_size_y=1, local_size_z=1) in;
+layout(set=0, binding=0, std430) writeonly buffer Buffer0 { float out_[]; };
+layout(set=0, binding=1, std430) readonly buffer Buffer1 { uint8_t mask_[]; };
+layout(set=0, binding=2, std430) buffer Status { uint status; };
+layout(push_constant, std430) uniform Scalars {
+    layout(offset=0) float scale_;
+    layout(offset=4) int n_;
+} scalars;
+shared float tile_[64];
+
+void meet() {
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup,
+                   gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease);
+}
+float multiply_f32(float a, float b) {
+    precise float result = a * b;
+    return result;
+}
+float add_f32(float a, float b) {
+    precise float result = a + b;
+    return result;
+}
+
+void main() {
+    const uint thread_index = gl_LocalInvocationIndex;
+    const float scale_ = scalars.scale_;
+    const int n_ = scalars.n_;
+    bool stopped = false;
+    if (!stopped) {
+        tile_[thread_index] = 0.0;
+        const bool t1_ = uint(mask_[thread_index]) != 0u;
+        if (t1_) {
+            if (!(n_ > 0)) {
+                atomicCompSwap(status, 0u, 7u);
+                stopped = true;
+            }
+            if (!stopped) {
+                tile_[thread_index] = multiply_f32(float(n_), scale_);
+            }
+        }
+    }
+    const bool active1 = thread_index < 32u;
+    meet();
+    if (!stopped && active1) {
+        const float t2_ = tile_[thread_index];
+        const float t3_ = tile_[thread_index + 32u];
+        out_[thread_index] = add_f32(t2_, t3_);
+    }
+}
+"""
+
+MSL = """\
+#include <metal_stdlib>
+using namespace metal;
+#pragma METAL fp math_mode(safe)
+#pragma METAL fp contract(off)
+
+struct Scalars0 {
+    float scale_;
+    int n_;
+};
+kernel void halves(
+    device float *out_ [[buffer(0)]],
+    device const uchar *mask_ [[buffer(1)]],
+    constant Scalars0 &scalars [[buffer(2)]],
+    device atomic_uint *status [[buffer(3)]],
+    uint3 thread_id [[thread_position_in_threadgroup]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint3 block_id [[threadgroup_position_in_grid]],
+    uint3 grid_size [[threadgroups_per_grid]]) {
+    threadgroup float tile_[64];
+    const float scale_ = scalars.scale_;
+    const int n_ = scalars.n_;
+    bool stopped = false;
+    if (!stopped) {
+        tile_[thread_index] = 0.0f;
+        const bool t1_ = uint(mask_[thread_index]) != 0u;
+        if (t1_) {
+            if (!(n_ > 0)) {
+                atomic_store_explicit(status, 7u, memory_order_relaxed);
+                stopped = true;
+            }
+            if (!stopped) {
+                tile_[thread_index] = float(n_) * scale_;
+            }
+        }
+    }
+    const bool active1 = thread_index < 32u;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (!stopped && active1) {
+        const float t2_ = tile_[thread_index];
+        const float t3_ = tile_[thread_index + 32u];
+        out_[thread_index] = t2_ + t3_;
+    }
+}
+"""
+
+CUDA = """\
+typedef signed char int8;
+typedef unsigned char uint8;
+typedef short int16;
+typedef unsigned short uint16;
+typedef unsigned int uint;
+typedef long long int64;
+typedef unsigned long long uint64;
+
+extern "C" __global__ void __launch_bounds__(64)
+halves(float *out_, const uint8 *mask_, float scale_, int n_) {
+    __shared__ __align__(16) float tile_[64];
+    const uint thread_index = threadIdx.x;
+    {
+        tile_[thread_index] = 0.0f;
+        const bool t1_ = uint(mask_[thread_index]) != 0u;
+        if (t1_) {
+            if (!(n_ > 0)) {
+                __assertfail("code 7", "accy_async kernel", 7, "halves", 1);
+            }
+            tile_[thread_index] = __fmul_rn(float(n_), scale_);
+        }
+    }
+    const bool active1 = thread_index < 32u;
+    __syncthreads();
+    if (active1) {
+        const float t2_ = tile_[thread_index];
+        const float t3_ = tile_[thread_index + 32u];
+        out_[thread_index] = __fadd_rn(t2_, t3_);
+    }
+}
+"""
+
+
+def test_one_kernel_in_three_languages() -> None:
+    kernel = halves()
+    assert emit_glsl(kernel) == GLSL
+    assert emit_msl([kernel]) == MSL
+    assert emit_cuda([kernel]) == CUDA
+
+
+_DIGEST = """
+import hashlib
+from tests.text.test_texts import all_texts
+print(hashlib.sha256(all_texts().encode()).hexdigest())
+"""
+
+
+def all_texts() -> str:
+    kernels = [add(F32).kernel, block_scan(DType.I64).kernel, halves()]
+    kernels.append(elementwise("e", [F32], F32, exp))
+    return emit_msl(kernels) + emit_cuda(kernels) + "".join(map(emit_glsl, kernels))
+
+
+def test_texts_are_the_same_in_every_process() -> None:
+    expected = hashlib.sha256(all_texts().encode()).hexdigest()
+    for seed in ("1", "2"):
+        ended = subprocess.run(
+            [sys.executable, "-c", _DIGEST],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ended.stdout.strip() == expected
+
+
+def _rotate() -> Kernel:
+    k = KernelBuilder("rotate", threadgroup=(64, 1, 1))
+    out = k.buffer("out", U32, "read_write")
+    kept = k.thread_variable("kept", U32)
+    for _ in range(2):
+        with k.region():
+            kept.set(out[(k.thread + 1) % 64])
+        with k.region():
+            out[k.thread] = kept.value
+    return k.build()
+
+
+def test_what_threads_exchange_in_buffers_is_made_visible() -> None:
+    kernel = _rotate()
+    text = emit_glsl(kernel)
+    assert "coherent buffer Buffer0" in text
+    assert "gl_StorageSemanticsShared | gl_StorageSemanticsBuffer" in text
+    assert "mem_threadgroup | mem_flags::mem_device" in emit_msl([kernel])
+    assert "coherent" not in GLSL
+
+
+@needs_glslang
+def test_no_float_operation_may_be_contracted() -> None:
+    kernel = elementwise(
+        "fused", [F32] * 3, F32, lambda a, b, c: exp(a * b + c) - a * b
+    )
+    module = list(instructions(compile_spirv(kernel)))
+    sums = {i.operands[1] for i in module if i.opcode in (129, 131, 133)}
+    kept = {i.operands[0] for i in module if i.opcode == 71 and i.operands[1] == 42}
+    assert len(sums) > 10
+    assert sums <= kept
+
+
+@needs_glslang
+def test_modules_are_made_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = elementwise("once", [F32], F32, lambda x: x + 17)
+    first = compile_spirv(kernel)
+    monkeypatch.setattr(glslang, "find_glslang", lambda: None)
+    assert compile_spirv(kernel) is first
+    with pytest.raises(RuntimeUnavailable, match=r"accy-async\[vulkan\]"):
+        compile_spirv(elementwise("other", [F32], F32, lambda x: x + 18))
+
+
+@needs_glslang
+def test_what_glslang_refuses_comes_with_its_log() -> None:
+    with pytest.raises(CompilationError, match="syntax error"):
+        glslang.compile_shader("#version 460\nnonsense", "main")
+
+
+_WIDE = elementwise("wide", [DType.F64], DType.F64, lambda x: x + 1)
+_INDEXED = add(F32).kernel
+_BYTES = elementwise("bytes", [DType.U8], DType.U8, lambda x: x + 1)
+_WORDS = elementwise("words", [DType.F16], DType.F16, lambda x: x)
+
+
+def _shared(length: int, dtype: DType = F32) -> Kernel:
+    k = KernelBuilder("shared", threadgroup=(64, 1, 1))
+    tile = k.shared("tile", dtype, length)
+    with k.region():
+        tile[k.thread] = k.thread.cast(dtype)
+    return k.build()
+
+
+def _scalars(count: int) -> Kernel:
+    k = KernelBuilder("scalars", threadgroup=(64, 1, 1))
+    for index in range(count):
+        k.scalar(f"s{index}", DType.U8)
+    return k.build()
+
+
+def _buffers(count: int) -> Kernel:
+    k = KernelBuilder("buffers", threadgroup=(64, 1, 1))
+    for index in range(count):
+        k.buffer(f"b{index}", F32, "read_only")
+    return k.build()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lacking", "needed"),
+    [
+        (_WIDE, VulkanFeature.FLOAT64, "shaderFloat64"),
+        (_INDEXED, VulkanFeature.INT64, "shaderInt64"),
+        (_BYTES, VulkanFeature.STORAGE_8, "storageBuffer8BitAccess"),
+        (_WORDS, VulkanFeature.STORAGE_16, "storageBuffer16BitAccess"),
+    ],
+)
+def test_features_that_a_vulkan_device_lacks_are_named(
+    kernel: Kernel, lacking: VulkanFeature, needed: str
+) -> None:
+    emit_glsl(kernel)
+    target = VulkanTarget(features=frozenset(VulkanFeature) - {lacking})
+    with pytest.raises(CapabilityMismatch, match=f"'{kernel.name}'.*lacks {needed}"):
+        emit_glsl(kernel, target)
+
+
+def test_modes_of_floats_are_asked_for_where_the_device_has_them() -> None:
+    kernel = elementwise("f", [F32], F32, lambda x: x + 1)
+    every = emit_glsl(kernel, VulkanTarget(features=frozenset(VulkanFeature)))
+    assert "4459, 32" in every
+    assert ", 64);" not in every
+    none = emit_glsl(kernel, VulkanTarget(features=frozenset({VulkanFeature.INT64})))
+    assert "spirv_execution_mode" not in none
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (_shared(8193), r"32784 bytes of maxComputeSharedMemorySize \(it has 32768\)"),
+        (_shared(9000, DType.I8), "36000 bytes of maxComputeSharedMemorySize"),
+        (_scalars(33), r"132 bytes of maxPushConstantsSize \(it has 128\)"),
+        (_buffers(33), "33 maxPerStageDescriptorStorageBuffers"),
+        (
+            KernelBuilder("deep", threadgroup=(1, 1, 128)).build(),
+            "128 maxComputeWorkGroupSize z",
+        ),
+    ],
+)
+def test_limits_of_vulkan_devices_are_named(kernel: Kernel, message: str) -> None:
+    with pytest.raises(CapabilityMismatch, match=message):
+        emit_glsl(kernel)
+
+
+def test_threads_beyond_a_devices_limit_are_refused() -> None:
+    kernel = KernelBuilder("big", threadgroup=(256, 1, 1)).build()
+    small = VulkanTarget(max_threads=128)
+    with pytest.raises(CapabilityMismatch, match="256 maxComputeWorkGroupInvocations"):
+        emit_glsl(kernel, small)
+    with pytest.raises(CapabilityMismatch, match="256 threads of a threadgroup"):
+        emit_msl([kernel], MetalTarget(max_threads=128))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (_WIDE, "Metal: the device lacks f64"),
+        (
+            elementwise("inside", [F32], F32, lambda x: x.cast(DType.F64).cast(F32)),
+            "lacks f64",
+        ),
+        (_shared(8193), "32784 bytes of threadgroup memory"),
+        (_buffers(32), "32 buffer indices"),
+    ],
+)
+def test_what_metal_lacks_is_named(kernel: Kernel, message: str) -> None:
+    with pytest.raises(CapabilityMismatch, match=message):
+        emit_msl([kernel])
+
+
+@pytest.mark.parametrize("name", ["int", "kernel", "_x", "a__b", "half", "accy"])
+@pytest.mark.parametrize("emit", [emit_msl, emit_cuda])
+def test_names_that_cplusplus_keeps_are_refused(name: str, emit: object) -> None:
+    kernel = KernelBuilder(name, threadgroup=(1, 1, 1)).build()
+    with pytest.raises(InvalidValue, match=f"'{name}', expected a name that"):
+        emit([kernel])  # type: ignore[operator]
+
+
+def test_what_is_no_kernel_is_refused() -> None:
+    with pytest.raises(InvalidType, match="a Kernel"):
+        emit_glsl("kernel")  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match=r"kernels\[0\]"):
+        emit_msl([3])  # type: ignore[list-item]
+    with pytest.raises(InvalidValue, match="at least one"):
+        emit_cuda([])
+    with pytest.raises(InvalidValue, match="a name of its own"):
+        emit_cuda([add(F32).kernel, add(F32).kernel])
+
+
+def test_identifiers_are_each_names_own_and_nobody_elses() -> None:
+    names = Names()
+    given = ["out", "float", "gl_x", "_1", "__", "a__b", "a_b", "a_b_", "main", "_"]
+    identifiers = [names.of(name) for name in given]
+    assert len(set(identifiers)) == len(given)
+    assert [names.of(name) for name in given] == identifiers
+    for identifier in identifiers:
+        assert identifier.endswith("_")
+        assert "__" not in identifier
+        assert not identifier.startswith(("gl_", "_"))
+        assert not identifier[0].isdigit()
+
+
+@needs_glslang
+@pytest.mark.parametrize("format", ["vulkan_spirv", "metal_msl"])
+def test_the_library_has_entries_of_the_format(format: str) -> None:
+    found = library_entries(format, dtype=DType.I32)
+    cpu = library_entries(dtype=DType.I32)
+    assert [e.launch for e in found] == [e.launch for e in cpu]
+    for entry in found:
+        assert entry.format is ArtifactFormat(format)
+        assert entry.buffers
+        if format == "vulkan_spirv":
+            assert entry.push_constants is not None
+            assert isinstance(entry.payload, bytes)
+        else:
+            assert f"kernel void {entry.entry_name}(" in str(entry.payload)
+    with pytest.raises(InvalidValue, match="has no levels"):
+        library_entries(format, level="sm_80")
+    if format == "metal_msl":
+        with pytest.raises(CapabilityMismatch, match="f64"):
+            library_entries(format, dtype=DType.F64)
