@@ -37,6 +37,7 @@ from accy_async.artifact.resources import (
     LaunchResourceClass,
     LaunchResourcePlan,
 )
+from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.artifact.shapes import ShapeBounds, ShapeDimension, ShapeProfile
 from accy_async.artifact.store import (
     ArtifactStore,
@@ -88,6 +89,7 @@ __all__ = [
     "PushConstants",
     "RuntimeCeilDiv",
     "ScalarArgument",
+    "ScalarBlock",
     "ShapeBounds",
     "ShapeDimension",
     "ShapeProfile",

@@ -9,35 +9,36 @@ GLSL's std430 and C++ lay out a struct of such members. Everything is little-end
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Sequence
 
 import attrs
 
 from accy_async.artifact.requirements import PushConstants
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import LaunchArgumentMismatch
-from accy_async.values import integer, tuple_of
+from accy_async.values import to_tuple, tuple_of
 
-__all__ = ["ScalarBlock", "scalar_block"]
+__all__ = ["ScalarBlock"]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ScalarBlock:
-    """The layout of a kernel's scalars.
-
-    Attributes:
-        dtypes: the scalars' dtypes.
-        offsets: where each begins, in bytes.
-        byte_size: of the whole block, a multiple of 4; 0 without scalars.
-    """
+    """The layout of a kernel's scalars, which follows from their dtypes."""
 
     dtypes: tuple[DType, ...] = attrs.field(
-        validator=tuple_of(DType, expected="a tuple of DType")
+        converter=to_tuple, validator=tuple_of(DType, expected="DType members")
     )
-    offsets: tuple[int, ...] = attrs.field(
-        validator=tuple_of(int, expected="a tuple of byte offsets")
-    )
-    byte_size: int = attrs.field(validator=integer(0, 1 << 16))
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each scalar begins, in bytes."""
+        return _layout(self.dtypes)[0]
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of the whole block, a multiple of 4; 0 without scalars."""
+        return _layout(self.dtypes)[1]
 
     @property
     def push_constants(self) -> PushConstants | None:
@@ -62,15 +63,16 @@ class ScalarBlock:
         return bytes(block)
 
 
-def scalar_block(dtypes: Iterable[DType]) -> ScalarBlock:
-    """The layout of scalars of these dtypes."""
-    kinds, offsets, end = tuple(dtypes), [], 0
-    for dtype in kinds:
+@functools.lru_cache(maxsize=1024)
+def _layout(dtypes: tuple[DType, ...]) -> tuple[tuple[int, ...], int]:
+    """Where scalars of the dtypes begin, and where the last one ends."""
+    offsets, end = [], 0
+    for dtype in dtypes:
         size = _size(dtype)
         start = -(-end // size) * size
         offsets.append(start)
         end = start + size
-    return ScalarBlock(dtypes=kinds, offsets=tuple(offsets), byte_size=end)
+    return tuple(offsets), end
 
 
 def _size(dtype: DType) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from accy_async.artifact.scalarblock import scalar_block
+from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.compiler.emit.text import emit_cuda, emit_msl
 from accy_async.compiler.emit.text.dialect import CUDA, MSL
 from accy_async.compiler.emit.text.printer import has_assert
@@ -80,7 +80,7 @@ class HostRunner:
         arguments = [array.ctypes.data for array in buffers]
         assert len(arguments) == len(kernel.buffers)
         if self._is_metal:
-            pushed = scalar_block(s.dtype for s in kernel.scalars).pack(given)
+            pushed = ScalarBlock(s.dtype for s in kernel.scalars).pack(given)
             block = ctypes.create_string_buffer(pushed, len(pushed) + 8)
             arguments += [ctypes.addressof(block), status.ctypes.data]
         else:

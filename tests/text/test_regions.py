@@ -28,6 +28,7 @@ from tests.compiler.test_emit_regions import (
     test_thread_variables_start_at_zero_and_live_across_regions,
     test_uniform_code_sees_what_regions_before_it_wrote,
 )
+from tests.text.deep import deep_kernel, deep_result
 from tests.text.host import COMPILER, LANGUAGES, HostRunner, compiled
 
 __all__ = [
@@ -99,3 +100,10 @@ def test_a_failed_assertion_stops_its_thread_and_is_reported(language: str) -> N
     bad = good.copy()
     bad[2] = 9
     assert runner.run("guard", [np.zeros(8, np.uint32), bad]) == 42
+
+
+def test_a_kernel_at_the_limits_of_the_form_runs(language: str) -> None:
+    a = np.arange(-500, 524, dtype=np.int32)
+    out = np.full(1024, 99, np.int64)
+    HostRunner([deep_kernel()], language).run("deep", [out, a])
+    np.testing.assert_array_equal(out, deep_result(a))

@@ -33,6 +33,7 @@ from accy_async.errors import (
     RuntimeUnavailable,
 )
 from tests.compiler.harness import elementwise
+from tests.text.deep import DEPTH, deep_kernel
 
 needs_glslang = pytest.mark.skipif(
     glslang.find_glslang() is None, reason="there is no glslang"
@@ -203,6 +204,14 @@ def test_one_kernel_in_three_languages() -> None:
     assert emit_glsl(kernel) == GLSL
     assert emit_msl([kernel]) == MSL
     assert emit_cuda([kernel]) == CUDA
+
+
+def test_nothing_is_nested_deeper_than_metals_compiler_takes() -> None:
+    text, depth, deepest = emit_msl([deep_kernel()]), 0, 0
+    for letter in text:
+        depth += (letter in "({[") - (letter in ")}]")
+        deepest = max(deepest, depth)
+    assert DEPTH < deepest < 128
 
 
 _DIGEST = """

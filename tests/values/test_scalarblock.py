@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accy_async.artifact.scalarblock import scalar_block
+from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import LaunchArgumentMismatch
 
@@ -24,7 +24,7 @@ _C = {
 def test_offsets_are_those_of_a_c_struct(dtypes: list[DType]) -> None:
     fields = [(f"f{i}", _C.get(d, ctypes.c_uint32)) for i, d in enumerate(dtypes)]
     struct_ = type("S", (ctypes.Structure,), {"_fields_": fields})
-    block = scalar_block(dtypes)
+    block = ScalarBlock(dtypes)
     assert block.offsets == tuple(getattr(struct_, n).offset for n, _ in fields)
     assert block.byte_size <= ctypes.sizeof(struct_) < block.byte_size + 8
     pushed = block.push_constants
@@ -32,7 +32,7 @@ def test_offsets_are_those_of_a_c_struct(dtypes: list[DType]) -> None:
 
 
 def test_narrow_scalars_are_words_with_high_bytes_of_zero() -> None:
-    block = scalar_block([DType.I8, DType.BOOL, DType.BF16, DType.F64, DType.U32])
+    block = ScalarBlock([DType.I8, DType.BOOL, DType.BF16, DType.F64, DType.U32])
     packed = block.pack(
         [
             ScalarArgument.i8(-1),
@@ -43,12 +43,12 @@ def test_narrow_scalars_are_words_with_high_bytes_of_zero() -> None:
         ]
     )
     assert packed == struct.pack("<III4xdI", 0xFF, 1, 0x3F80, 2.5, 7)
-    assert scalar_block([]).pack([]) == b""
-    assert scalar_block([]).push_constants is None
+    assert ScalarBlock([]).pack([]) == b""
+    assert ScalarBlock([]).push_constants is None
 
 
 def test_other_scalars_than_the_kernels_are_refused() -> None:
-    block = scalar_block([DType.U32])
+    block = ScalarBlock([DType.U32])
     with pytest.raises(LaunchArgumentMismatch, match="i32, the kernel takes u32"):
         block.pack([ScalarArgument.i32(1)])
     with pytest.raises(LaunchArgumentMismatch, match="scalars of none"):

@@ -154,6 +154,15 @@ WRONG: dict[str, _Wrong] = {
     "SubgroupFeatures.vote": _FLAG,
     "SubgroupFeatures.arithmetic": _FLAG,
     "SubgroupFeatures.size": (*_NO_OPTIONAL_INT, -1, 0, 1025),
+    "ScalarBlock.dtypes": (
+        None,
+        True,
+        1,
+        "u32",
+        ("u32",),
+        (DType.U32, None),
+        {DType.U32},
+    ),
     "PushConstants.byte_size": (*_NO_INT, -4, 2, (1 << 16) + 4),
     "PushConstants.offset_bytes": (*_NO_INT, -4, 6, (1 << 16) + 4),
     # Artifacts and entries

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accy_async.artifact.scalarblock import scalar_block
+from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.artifact.spirv import check_spirv
 from accy_async.compiler.emit.text import (
     VulkanFeature,
@@ -166,7 +166,7 @@ class VulkanRunner:
             ScalarArgument.of(parameter.dtype, value)
             for parameter, value in zip(kernel.scalars, scalars, strict=True)
         ]
-        pushed = scalar_block(s.dtype for s in kernel.scalars).pack(arguments)
+        pushed = ScalarBlock(s.dtype for s in kernel.scalars).pack(arguments)
         assert len(pushed) == module.push_constant_bytes
         grid = (grid, 1, 1) if isinstance(grid, int) else grid
         with ExitStack() as stack:

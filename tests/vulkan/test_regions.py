@@ -17,6 +17,7 @@ from tests.compiler.test_emit_regions import (
     test_thread_variables_start_at_zero_and_live_across_regions,
     test_uniform_code_sees_what_regions_before_it_wrote,
 )
+from tests.text.deep import deep_kernel, deep_result
 from tests.vulkan.harness import compiled, run_once
 
 __all__ = [
@@ -109,3 +110,10 @@ def test_buffers_carry_values_between_the_regions_of_a_block() -> None:
     np.testing.assert_array_equal(
         result.reshape(4, 128), np.roll(start.reshape(4, 128), -3, axis=1)
     )
+
+
+def test_a_kernel_at_the_limits_of_the_form_runs() -> None:
+    a = np.arange(-500, 524, dtype=np.int32)
+    out = np.full(1024, 99, np.int64)
+    run_once(deep_kernel(), [out, a])
+    np.testing.assert_array_equal(out, deep_result(a))

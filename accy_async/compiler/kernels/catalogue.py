@@ -20,7 +20,7 @@ from accy_async.artifact.geometry import (
 from accy_async.artifact.native.host import host_level
 from accy_async.artifact.parameters import KernelBuffer
 from accy_async.artifact.requirements import PushConstants
-from accy_async.artifact.scalarblock import scalar_block
+from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.compiler.emit import (
     DEFAULT_PTX_TARGET,
     compile_cpu,
@@ -233,7 +233,7 @@ def _payload(kernel: Kernel, format: ArtifactFormat, level: str) -> bytes | str:
 def _push_constants(kernel: Kernel, format: ArtifactFormat) -> PushConstants | None:
     if format is not ArtifactFormat.VULKAN_SPIRV:
         return None
-    return scalar_block(scalar.dtype for scalar in kernel.scalars).push_constants
+    return ScalarBlock(scalar.dtype for scalar in kernel.scalars).push_constants
 
 
 def _launch(library: LibraryKernel) -> KernelCallLaunch:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accy_async.artifact.scalarblock import scalar_block
+from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.compiler.emit.text.dialect import GLSL
 from accy_async.compiler.emit.text.operations import Operations
 from accy_async.compiler.emit.text.printer import KernelPrinter
@@ -142,7 +142,7 @@ class _GlslPrinter(KernelPrinter):
     def _scalars(self) -> Iterator[str]:
         if not self.kernel.scalars:
             return
-        block = scalar_block(scalar.dtype for scalar in self.kernel.scalars)
+        block = ScalarBlock(scalar.dtype for scalar in self.kernel.scalars)
         yield "layout(push_constant, std430) uniform Scalars {"
         for scalar, offset in zip(self.kernel.scalars, block.offsets, strict=True):
             kind = self.operations.register(_in_block(scalar.dtype))
@@ -190,7 +190,7 @@ class _GlslPrinter(KernelPrinter):
     def _refuse(self, needs: list[VulkanFeature]) -> None:
         kernel, target = self.kernel, self._target
         refuse(kernel, "Vulkan", (n.value for n in needs if n not in target.features))
-        block = scalar_block(scalar.dtype for scalar in kernel.scalars)
+        block = ScalarBlock(scalar.dtype for scalar in kernel.scalars)
         shared = sum(
             -(-array.length * max(4, array.dtype.size_bytes) // 16) * 16
             for array in kernel.shared

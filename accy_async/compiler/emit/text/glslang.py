@@ -51,6 +51,8 @@ def compile_shader(text: str, entry_name: str) -> bytes:
             *("-e", entry_name, "--source-entrypoint", "main"),
             *("-o", str(module), str(source)),
         )
+        if not module.is_file():
+            raise CompilationError("glslang made no module")
         validator = _find("spirv-val")
         if validator is not None:
             _run(validator, "--target-env", TARGET_ENVIRONMENT, str(module))

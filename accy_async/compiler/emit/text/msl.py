@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accy_async.artifact.scalarblock import scalar_block
+from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.compiler.emit.text.dialect import MSL
 from accy_async.compiler.emit.text.keywords import check_kernels
 from accy_async.compiler.emit.text.operations import Operations
@@ -127,7 +127,7 @@ class _MslPrinter(KernelPrinter):
         kernel = self.kernel
         if DType.F64 in dtypes_of(kernel):
             refuse(kernel, "Metal", ["f64"])
-        block = scalar_block(scalar.dtype for scalar in kernel.scalars)
+        block = ScalarBlock(scalar.dtype for scalar in kernel.scalars)
         indices = len(kernel.buffers) + bool(kernel.scalars) + self.asserts
         refuse_limits(
             kernel,

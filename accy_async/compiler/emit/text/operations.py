@@ -17,7 +17,7 @@ from accy_async.compiler.form import (
 )
 from accy_async.dtypes import DType, ScalarArgument
 
-__all__ = ["Operations", "bare"]
+__all__ = ["Operations", "bare", "nesting"]
 
 _B, _U = BinaryOperation, UnaryOperation
 _HALVES = (DType.F16, DType.BF16)
@@ -251,3 +251,12 @@ def bare(text: str) -> str:
         if depth == 0 and place < len(text) - 1:
             return text
     return text[1:-1]
+
+
+def nesting(text: str) -> int:
+    """How many parentheses are open at most."""
+    deepest = depth = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        deepest = max(deepest, depth)
+    return deepest

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from accy_async.compiler.emit.barriers import plan_barriers
 from accy_async.compiler.emit.text.dialect import Dialect, unsigned
 from accy_async.compiler.emit.text.names import Names
-from accy_async.compiler.emit.text.operations import Operations, bare
+from accy_async.compiler.emit.text.operations import Operations, bare, nesting
 from accy_async.compiler.form import (
     Assert,
     Assign,
@@ -42,6 +42,10 @@ from accy_async.compiler.form.traversal import every_statement
 from accy_async.dtypes import DType
 
 __all__ = ["KernelPrinter", "has_assert"]
+
+_MAX_NESTING = 32
+"""Parentheses in parentheses. Clang, and so Metal, takes 256, all braces around them
+among these."""
 
 
 def has_assert(body: Iterable[Statement]) -> bool:
@@ -230,7 +234,18 @@ class KernelPrinter(ABC):
         return f"{thread} < {text}"
 
     def value(self, expression: Expression) -> str:
-        """An expression; in parentheses unless it binds tighter than any operator."""
+        """An expression; in parentheses unless it binds tighter than any operator.
+
+        One that is nested too deeply is named, in a line before, and the name given.
+        """
+        text = self._spelled(expression)
+        if nesting(text) <= _MAX_NESTING:
+            return text
+        name, kind = self.fresh("part"), self.operations.register(expression.dtype)
+        self.line(f"const {kind} {name} = {bare(text)};")
+        return name
+
+    def _spelled(self, expression: Expression) -> str:
         operations = self.operations
         match expression:
             case Constant(scalar=scalar):
