@@ -125,12 +125,12 @@ ROOMS: tuple[Room, ...] = (
 
 # The only places that may import each of these: behind them stand our protocols.
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "asyncio": (f"{PACKAGE}.backends.completion", f"{PACKAGE}.backends.firststep"),
+    "asyncio": (f"{PACKAGE}.backends.loops", f"{PACKAGE}.backends.firststep"),
     "cuda": (f"{PACKAGE}.backends.cuda", f"{PACKAGE}.compiler.nvrtc"),
     "cyclopts": (f"{PACKAGE}.cli",),
     "llvmlite": (f"{PACKAGE}.compiler.emit",),
     "rich": (f"{PACKAGE}.cli", f"{PACKAGE}.observe"),
-    "trio": (f"{PACKAGE}.backends.completion",),
+    "trio": (f"{PACKAGE}.backends.loops",),
     "vulkan": (f"{PACKAGE}.backends.vulkan",),
 }
 
@@ -483,7 +483,7 @@ def test_checker_catches_a_driver_outside_its_backend(tmp_path: Path) -> None:
         tmp_path,
         {
             "backends/cuda/device.py": "from cuda.bindings import driver\n",
-            "backends/completion.py": "import asyncio\nimport trio\n",
+            "backends/loops.py": "import asyncio\nimport trio\n",
             "session.py": "def late():\n    import trio.lowlevel\n",
             "pipeline/run.py": "from cuda.bindings import driver\n",
         },
@@ -493,7 +493,7 @@ def test_checker_catches_a_driver_outside_its_backend(tmp_path: Path) -> None:
         "cuda.bindings.driver: only accy_async.backends.cuda, "
         "accy_async.compiler.nvrtc may",
         "accy_async/session.py:2: accy_async.session imports "
-        "trio.lowlevel: only accy_async.backends.completion may",
+        "trio.lowlevel: only accy_async.backends.loops may",
     ]
 
 

@@ -1,0 +1,1 @@
+"""What maintainers run now and then; nothing of it is installed."""
