@@ -16,6 +16,7 @@ import textwrap
 from pathlib import Path
 
 import attrs
+import llvmlite.binding
 
 from accy_async.artifact.native.elf import parse_object
 from accy_async.artifact.native.link import find_exports
@@ -23,7 +24,14 @@ from accy_async.backends.cuda.board import IDLE, Board, Slot
 from accy_async.compiler.emit.llvm import data_layout, emit_object
 from accy_async.compiler.emit.target import LEVELS, CpuTarget
 
-__all__ = ["ARCHITECTURES", "TARGET_FILE", "Code", "compile_scanner", "render"]
+__all__ = [
+    "ARCHITECTURES",
+    "TARGET_FILE",
+    "Code",
+    "compile_scanner",
+    "llvm_version",
+    "render",
+]
 
 TARGET_FILE = Path(__file__).parent.parent / "accy_async/backends/cuda/scanner_code.py"
 ARCHITECTURES = {"x86_64": LEVELS["x86-64-v1"], "aarch64": LEVELS["armv8-a"]}
@@ -102,14 +110,16 @@ define void @accy_kick(ptr %board) {{
 }}
 
 ; Await a value in a word, in place of what was awaited there.
-define void @accy_arm(ptr %board, i64 %index, i64 %awaited, i64 %near, i64 %late,
-                      i32 %bell) {{
+define void @accy_arm(ptr %board, i64 %index, i64 %awaited, i64 %early, i64 %near,
+                      i64 %late, i32 %bell) {{
     %offset = mul i64 %index, {slot_bytes}
     %from = add i64 %offset, {slots}
     %slot = getelementptr i8, ptr %board, i64 %from
+    %p_early = getelementptr i8, ptr %slot, i64 {early}
     %p_near = getelementptr i8, ptr %slot, i64 {near}
     %p_late = getelementptr i8, ptr %slot, i64 {late}
     %p_bell = getelementptr i8, ptr %slot, i64 {bell}
+    store atomic i64 %early, ptr %p_early monotonic, align 8
     store atomic i64 %near, ptr %p_near monotonic, align 8
     store atomic i64 %late, ptr %p_late monotonic, align 8
     store atomic i32 %bell, ptr %p_bell monotonic, align 4
@@ -128,9 +138,15 @@ define i32 @accy_end(ptr %board) {{
     ret i32 %answer
 }}
 
-; Read a word until it has reached a value, for so long; 1 if it has.
+; Read a word until it has reached a value, for so long; 1 if it has. Not at all once
+; the board has ended, as the words may be gone.
 define i32 @accy_spin(ptr %board, ptr %word, i64 %awaited, i64 %limit) {{
 entry:
+    %place = getelementptr i8, ptr %board, i64 {must_end}
+    %end = load atomic i32, ptr %place seq_cst, align 4
+    %has_ended = icmp ne i32 %end, 0
+    br i1 %has_ended, label %missed, label %try
+try:
     %first = load atomic i64, ptr %word acquire, align 8
     %is_there = icmp uge i64 %first, %awaited
     br i1 %is_there, label %reached, label %begin
@@ -166,11 +182,13 @@ entry:
     %p_words = getelementptr i8, ptr %board, i64 {words}
     %p_write = getelementptr i8, ptr %board, i64 {write}
     %p_looks = getelementptr i8, ptr %board, i64 {looks}
+    %p_furthest = getelementptr i8, ptr %board, i64 {furthest}
     %p_longest = getelementptr i8, ptr %board, i64 {longest}
     %p_shortest = getelementptr i8, ptr %board, i64 {shortest}
     %slots = getelementptr i8, ptr %board, i64 {slots}
     %words = load ptr, ptr %p_words
     %write = load ptr, ptr %p_write
+    %most = load i64, ptr %p_furthest
     %longest = load i64, ptr %p_longest
     %shortest = load i64, ptr %p_shortest
     store atomic i32 1, ptr %scanning seq_cst, align 4
@@ -192,7 +210,7 @@ look:
     %more_looks = add i64 %looks, 1
     store i64 %more_looks, ptr %p_looks
     %time = call i64 @now(ptr %board)
-    %furthest = add i64 %time, %longest
+    %furthest = add i64 %time, %most
     %count = load atomic i32, ptr %p_count acquire, align 4
     %wide_count = zext i32 %count to i64
     br label %next
@@ -215,12 +233,14 @@ compare:
     %word = getelementptr i64, ptr %words, i64 %index
     %value = load atomic i64, ptr %word acquire, align 8
     %is_reached = icmp uge i64 %value, %awaited
-    br i1 %is_reached, label %claim, label %wait
+    br i1 %is_reached, label %note, label %wait
+note:
+    %p_reached = getelementptr i8, ptr %slot, i64 {reached}
+    store atomic i64 %time, ptr %p_reached monotonic, align 8
+    br label %claim
 claim:
     %p_bell = getelementptr i8, ptr %slot, i64 {bell}
     %own = load atomic i32, ptr %p_bell monotonic, align 4
-    %p_reached = getelementptr i8, ptr %slot, i64 {reached}
-    store atomic i64 %time, ptr %p_reached monotonic, align 8
     %swapped = cmpxchg ptr %slot, i64 %awaited, i64 {idle_value}
                seq_cst seq_cst, align 8
     %is_claimed = extractvalue {{ i64, i1 }} %swapped, 1
@@ -244,6 +264,18 @@ ring_other:
 hold:
     br label %on
 wait:
+    %p_early = getelementptr i8, ptr %slot, i64 {early}
+    %early = load atomic i64, ptr %p_early monotonic, align 8
+    %rings_early = icmp ne i64 %early, 0
+    br i1 %rings_early, label %wait_early, label %wait_on
+wait_early:
+    %is_then = icmp sge i64 %time, %early
+    br i1 %is_then, label %claim, label %until_early
+until_early:
+    %early_is_sooner = icmp slt i64 %early, %soonest
+    %early_sooner = select i1 %early_is_sooner, i64 %early, i64 %soonest
+    br label %on
+wait_on:
     %p_near = getelementptr i8, ptr %slot, i64 {near}
     %p_late = getelementptr i8, ptr %slot, i64 {late}
     %near = load atomic i64, ptr %p_near monotonic, align 8
@@ -251,7 +283,9 @@ wait:
     %overdue = sub i64 %time, %late
     %is_overdue = icmp sgt i64 %overdue, 0
     %share = ashr i64 %overdue, {overdue_shift}
-    %later = add i64 %time, %share
+    %is_long = icmp sgt i64 %share, %longest
+    %least_share = select i1 %is_long, i64 %longest, i64 %share
+    %later = add i64 %time, %least_share
     %is_early = icmp slt i64 %time, %near
     %in_time = select i1 %is_overdue, i64 %later, i64 %time
     %due = select i1 %is_early, i64 %near, i64 %in_time
@@ -260,13 +294,17 @@ wait:
     br label %on
 on:
     %soonest_on = phi i64 [ %soonest, %read ], [ %time, %again ], [ %soonest, %ours ],
-                          [ %soonest, %choose ], [ %soonest, %hold ], [ %sooner, %wait ]
+                          [ %soonest, %choose ], [ %soonest, %hold ],
+                          [ %sooner, %wait_on ], [ %early_sooner, %until_early ]
     %is_armed_on = phi i1 [ %is_armed, %read ], [ true, %again ], [ %is_armed, %ours ],
-                          [ %is_armed, %choose ], [ %is_armed, %hold ], [ true, %wait ]
+                          [ %is_armed, %choose ], [ %is_armed, %hold ],
+                          [ true, %wait_on ], [ true, %until_early ]
     %is_ours_on = phi i1 [ %is_ours, %read ], [ %is_ours, %again ], [ true, %ours ],
-                         [ %is_ours, %choose ], [ %is_ours, %hold ], [ %is_ours, %wait ]
+                         [ %is_ours, %choose ], [ %is_ours, %hold ],
+                         [ %is_ours, %wait_on ], [ %is_ours, %until_early ]
     %bell_on = phi i32 [ %bell, %read ], [ %bell, %again ], [ %bell, %ours ],
-                       [ %bell, %choose ], [ %own, %hold ], [ %bell, %wait ]
+                       [ %bell, %choose ], [ %own, %hold ], [ %bell, %wait_on ],
+                       [ %bell, %until_early ]
     %index_on = add i64 %index, 1
     br label %next
 
@@ -353,6 +391,11 @@ def _module(architecture: str, target: CpuTarget) -> str:
     return f'{layout}target triple = "{target.triple}"\n{body}'
 
 
+def llvm_version() -> int:
+    """The major version of the LLVM that compiles here."""
+    return int(llvmlite.binding.llvm_version_info[0])
+
+
 def render(codes: dict[str, Code]) -> str:
     """The module that holds the machine code."""
     lines = [
@@ -360,7 +403,10 @@ def render(codes: dict[str, Code]) -> str:
         "",
         "from __future__ import annotations",
         "",
-        '__all__ = ["ENTRIES", "TEXT"]',
+        '__all__ = ["ENTRIES", "LLVM", "TEXT"]',
+        "",
+        f"LLVM = {llvm_version()}",
+        '"""The version that compiled it."""',
         "",
         "ENTRIES: dict[str, dict[str, int]] = {",
     ]

@@ -87,7 +87,7 @@ class Bell(ABC):
         """
 
     @abstractmethod
-    def fileno(self) -> int | None:
+    def _fileno(self) -> int | None:
         """What rings when eight bytes are written to it; None where nothing does."""
 
     @abstractmethod
@@ -98,6 +98,15 @@ class Bell(ABC):
     def is_closed(self) -> bool:
         """True once the loop has ended."""
         return self._is_closed
+
+    def duplicate(self) -> int | None:
+        """A descriptor of the caller's own that rings when eight bytes are written.
+
+        None where the loop has ended, or watches no descriptors.
+        """
+        with self._lock:
+            descriptor = None if self._is_closed else self._fileno()
+            return None if descriptor is None else os.dup(descriptor)
 
     def post(self, waiter: Waiter) -> None:
         """Wake somebody: at once on the loop's thread, else by ringing."""
@@ -120,8 +129,11 @@ class Bell(ABC):
         finalizer: it must take no lock.
         """
         with self._lock:
-            self._listeners += (answer,)
-            self._heirs += (end,)
+            if not self._is_closed:
+                self._listeners += (answer,)
+                self._heirs += (end,)
+                return
+        end()
 
     def unlisten(self, answer: Callable[[], object], end: Callable[[], object]) -> None:
         """Undo `listen`; harmless when repeated."""
@@ -250,7 +262,7 @@ class _TrioBell(Bell):
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def fileno(self) -> int | None:
+    def _fileno(self) -> int | None:
         return self._signal.write_end()
 
     def _ring(self) -> None:
@@ -336,7 +348,7 @@ class _AsyncioBell(Bell):
                 waiter.is_waiting = False
                 unsubscribe()
 
-    def fileno(self) -> int | None:
+    def _fileno(self) -> int | None:
         return None if self._signal is None else self._signal.write_end()
 
     def lower(self) -> None:

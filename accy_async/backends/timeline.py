@@ -46,7 +46,7 @@ class Timeline:
         self.completed = 0
         self.has_failed = False  # and True for good after the first failure
         self._lock = threading.Lock()
-        self._waiters: list[tuple[int, Completion]] = []
+        self._waiters: dict[Completion, int] = {}
         self._failure: tuple[int, DeviceError] | None = None
         self._failures: list[tuple[int, int, DeviceError]] = []
         self._skip_until = 0
@@ -92,8 +92,7 @@ class Timeline:
             self.completed = position
             if not self._waiters:
                 return
-            reached = [c for at, c in self._waiters if at <= position]
-            self._waiters = [w for w in self._waiters if w[0] > position]
+            reached = self._take_reached(position)
         for completion in reached:
             completion.set()
 
@@ -112,8 +111,8 @@ class Timeline:
                 self._lost = error
                 self._lost_after = self.completed
             self.completed = self.submitted
-            waiters, self._waiters = self._waiters, []
-        for _, completion in waiters:
+            waiters, self._waiters = self._waiters, {}
+        for completion in waiters:
             completion.set()
 
     def error_at(self, position: int) -> DeviceError | None:
@@ -163,7 +162,8 @@ class Timeline:
         Cancellation: only the wait stops.
         """
         await self.wait_reached(position)
-        self.raise_at(position)
+        if self.has_failed:
+            self.raise_at(position)
 
     async def wait_untold(self, position: int) -> None:
         """`wait`, but silent about a failure that some wait has raised already.
@@ -195,14 +195,21 @@ class Timeline:
         """Have the signal set once every operation up to ``position`` has ended."""
         with self._lock:
             if self.completed < position and self._lost is None:
-                self._waiters.append((position, completion))
+                self._waiters[completion] = position
                 return
         completion.set()
 
     def unwatch(self, completion: Completion) -> None:
         """Forget a signal given to `watch`."""
         with self._lock:
-            self._waiters = [w for w in self._waiters if w[1] is not completion]
+            self._waiters.pop(completion, None)
+
+    def _take_reached(self, position: int) -> list[Completion]:
+        """The signals of what is done by ``position``, forgotten; under the lock."""
+        reached = [one for one, at in self._waiters.items() if at <= position]
+        for completion in reached:
+            del self._waiters[completion]
+        return reached
 
 
 @attrs.frozen

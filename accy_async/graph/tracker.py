@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from accy_async.backends.completion import Completion
+from accy_async.backends.loops import current_bell
 
 if TYPE_CHECKING:
     from accy_async.graph.progress import RunProgress
@@ -59,7 +60,7 @@ class Tracker:
     async def wait(self) -> None:
         """Return when something may have got done."""
         progress = self._progress
-        news = self.news = Completion()
+        news = self.news = Completion(current_bell())
         lines = []
         for lane, waiting in self._lanes.items():
             if waiting:

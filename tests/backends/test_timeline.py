@@ -91,7 +91,7 @@ async def test_cancelled_wait_leaves_nothing_behind() -> None:
         await wait_all_tasks_blocked()
         assert len(line._waiters) == 1
         tasks.cancel_scope.cancel()
-    assert line._waiters == []
+    assert not line._waiters
     line.complete(1)
     await line.wait(1)
 

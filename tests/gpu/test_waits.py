@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from accy_async.backends import BufferHandle, EventHandle, StreamHandle
+from accy_async.backends.cuda.scanner import NativeScanner
 from tests.conformance.devices import CudaDevice
+from tests.gpu.harness import run_script
 
 pytestmark = pytest.mark.gpu
 
@@ -39,6 +41,7 @@ async def test_a_thousand_waits_take_one_thread() -> None:
                 group.start_soon(run, number)
             await anyio.sleep(0.05)
             assert threading.active_count() - before <= 2
+            assert device.cuda._hub.scanner.__class__ is NativeScanner
             assert not ended
             for release in releases:
                 release()
@@ -106,3 +109,87 @@ async def test_copies_on_many_streams_at_once_are_faithful() -> None:
     for array, copy in zip(given, got, strict=True):
         np.testing.assert_array_equal(array, copy)
     device.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 200])
+async def test_wait_cancelled_at_each_await(turns: int) -> None:
+    """The work goes on, and can be waited for again; nothing stays armed."""
+    device = CudaDevice()
+    backend = device.backend
+    stream = backend.create_stream()
+    release = device.hold(stream)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(backend.wait_stream, stream)
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+        assert not device.cuda._hub._own
+        release()
+        await backend.wait_stream(stream)
+    assert backend.is_stream_idle(stream)
+    device.close()
+
+
+@pytest.mark.anyio
+async def test_sleeping_waits_are_woken_each_time() -> None:
+    """Kernels of some milliseconds, one after the other, each awaited."""
+    device = CudaDevice()
+    backend = device.backend
+    stream = backend.create_stream()
+    with anyio.fail_after(30):
+        for number in range(20):
+            release = device.hold(stream)
+            async with anyio.create_task_group() as group:
+                group.start_soon(backend.wait_stream, stream)
+                await anyio.sleep(0.001 * (number % 5))
+                release()
+            device._free.insert(0, 0)
+            device._words[0] = 0
+    device.close()
+
+
+def test_loop_that_ended_in_a_wait_is_forgotten() -> None:
+    device = CudaDevice()
+    backend = device.backend
+    stream = backend.create_stream()
+    release = device.hold(stream)
+
+    async def leave() -> None:
+        with anyio.move_on_after(0.01):
+            await backend.wait_stream(stream)
+
+    async def stay() -> None:
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(backend.wait_stream, stream)
+                await anyio.sleep(0.01)
+                release()
+
+    for loop in ("trio", "asyncio", "trio"):
+        anyio.run(leave, backend=loop)
+    anyio.run(stay, backend="trio")
+    device.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_interpreter_that_exits_during_a_wait_ends_cleanly(loop: str) -> None:
+    """The backend was never closed, its threads are at work, a loop is gone."""
+    out = run_script(
+        f"""
+import anyio, threading
+from accy_async.backends import LaunchRequest
+from tests.conformance.devices import CudaDevice
+device = CudaDevice()
+stream = device.backend.create_stream()
+release = device.hold(stream)
+async def main():
+    with anyio.move_on_after(0.02):
+        await device.backend.wait_stream(stream)
+anyio.run(main, backend="{loop}")
+release()
+print(sum(t.name.startswith("accy_async cuda") for t in threading.enumerate()))
+"""
+    )
+    assert out == "2\n"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import time
 from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-import anyio.lowlevel
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.base import DEFAULT_GRACE_S
@@ -16,7 +12,6 @@ from accy_async.backends.cuda.debugging import SynchronousDriver
 from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, driver_error
 from accy_async.backends.cuda.exchange import CudaExchange
 from accy_async.backends.cuda.geometry import allow_geometry, launch_config
-from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.memory import (
     BorrowedMemory,
     DeviceMemory,
@@ -26,11 +21,11 @@ from accy_async.backends.cuda.memory import (
 from accy_async.backends.cuda.modules import CudaKernel, LateUnloads, load_kernel
 from accy_async.backends.cuda.objects import CudaEvent, CudaStream, LaunchArguments
 from accy_async.backends.cuda.timeline import CudaTimeline
+from accy_async.backends.cuda.waiting import CudaWaiting
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
 from accy_async.backends.journal import JOURNAL_MASK, Journal
 from accy_async.backends.resources import Resource
-from accy_async.backends.timeline import Mark
 from accy_async.errors import AccyError, DeviceError
 
 if TYPE_CHECKING:
@@ -41,21 +36,15 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaBackend"]
 
-_WORDS = 4096
-"""Streams that can be open at once: a word of pinned memory for each."""
-
 _OTHER_CONTEXT = frozenset({201, 400})
 """Codes of a launch on a thread where no context, or another, is current."""
-
-_POLL_S = 0.0002
-"""How long a wait reads its stream's word between turns of the loop."""
 
 
 def _nothing() -> None:
     """What is done on the host at a position that only has to be noticed."""
 
 
-class CudaBackend(CudaCopies, CudaExchange):
+class CudaBackend(CudaWaiting, CudaCopies, CudaExchange):
     """One NVIDIA GPU.
 
     Args:
@@ -92,13 +81,9 @@ class CudaBackend(CudaCopies, CudaExchange):
         self._success = self._driver.CUresult.CUDA_SUCCESS
         self._pool = DevicePool(self._context, memory_limit_bytes)
         self._pinned = PinnedPool(self._context)
-        self._words, words = self._pinned.take(8 * _WORDS)
-        words.fill(0)
-        self._free_words = [self._words + 8 * i for i in reversed(range(_WORDS))]
-        self._natives: dict[CudaTimeline, Any] = {}
+        self._open_words(self._pinned)
         self._unloads = LateUnloads(self._context)
         self._is_given_back = False
-        self._hub = Hub(self._query, self._after_completion)
         super().__init__(BackendKind.CUDA, grace_s=grace_s)
         self._context.on_loss = self._on_loss
 
@@ -164,19 +149,6 @@ class CudaBackend(CudaCopies, CudaExchange):
             self._pinned.close()
             self._context.release()
 
-    def _after_completion(self) -> None:
-        """Free what became idle; the hub calls this."""
-        self._table.sweep()
-        try:
-            self._unload_if_idle()
-            if self._is_closed:
-                self._give_back()
-        except AccyError:
-            return  # nobody asked; a device that is lost tells everybody who does
-
-    def _after_loan(self) -> None:
-        self._after_completion()
-
     def _unload_if_idle(self) -> None:
         """Unload what was to be unloaded, if nothing is at work on the device."""
         if not self._unloads or self._lost is not None:
@@ -185,17 +157,6 @@ class CudaBackend(CudaCopies, CudaExchange):
             lines = self._timelines()
             if all(line.is_idle for line in lines) and self._is_context_idle():
                 self._unloads.unload()
-
-    # Waiting
-
-    async def _wait_mark(self, mark: Mark, *, only_untold: bool = False) -> None:
-        """Read the word between turns for a while, then leave it to the hub."""
-        line = cast("CudaTimeline", mark.timeline)
-        line.request(mark.position)
-        deadline = time.perf_counter() + _POLL_S
-        while line.completed < mark.position and time.perf_counter() < deadline:
-            await anyio.lowlevel.checkpoint()
-        await super()._wait_mark(mark, only_untold=only_untold)
 
     # Hooks
 
@@ -280,22 +241,6 @@ class CudaBackend(CudaCopies, CudaExchange):
         )
         return self._make_stream(name, priority, native)
 
-    def _make_stream(self, name: str, priority: int, native: Any) -> CudaStream:  # noqa: ANN401
-        word = self._free_words.pop()
-        ctypes.c_uint64.from_address(word).value = 0
-        line = CudaTimeline(name, word, self._flag, self._query, self._hub.notice)
-        self._natives[line] = native
-        return CudaStream(line, priority, native)
-
-    def _close_stream(self, stream: CudaStream) -> None:
-        stream.flags.detach()
-        self._natives.pop(stream.flags, None)
-        if not stream.is_borrowed:
-            answer = self._driver.cuStreamDestroy(stream.native)
-            self._call(answer, "cuStreamDestroy")
-        stream.keeper = None
-        self._free_words.append(stream.flags.word_address)
-
     def _open_event(self, *, has_timing: bool) -> EventState:
         self._context.make_current()
         flags = 0 if has_timing else 2  # CU_EVENT_DISABLE_TIMING
@@ -352,32 +297,6 @@ class CudaBackend(CudaCopies, CudaExchange):
         return self._table.get(handle)
 
     # Within
-
-    def _flag(self, line: CudaTimeline, position: int) -> None:
-        """Have the stream write its position into its word."""
-        with self._lock:
-            native = self._natives.get(line)
-            if native is None or self._lost is not None:
-                return
-            self._context.make_current()
-            answer = self._driver.cuStreamWriteValue64(
-                native, line.word_address, position, 0
-            )
-            self._call(answer, "cuStreamWriteValue64")
-
-    def _query(self, line: CudaTimeline) -> bool:
-        """True where the driver says that the stream is idle."""
-        native = self._natives.get(line)
-        if native is None or self._lost is not None:
-            return True
-        self._context.make_current()
-        (result,) = self._driver.cuStreamQuery(native)
-        code = int(result)
-        if code == 0:
-            return True
-        if code != 600:  # CUDA_ERROR_NOT_READY
-            self._context.error(result, "cuStreamQuery")
-        return False
 
     def _submit(self, call: str, *arguments: object, stream: StreamState) -> None:
         self._context.make_current()

@@ -40,11 +40,12 @@ class Slot(_Layout):
 
     _fields_ = (
         ("awaited", ctypes.c_uint64),  # or IDLE
+        ("early", ctypes.c_int64),  # when to ring though it is not reached; 0 for never
         ("near", ctypes.c_int64),  # from then on it is looked for without a pause
         ("late", ctypes.c_int64),  # and from then on with growing pauses
         ("reached", ctypes.c_int64),  # when the scanner saw the last one reached
         ("bell", ctypes.c_int32),  # a descriptor, or NO_BELL
-        ("_unused", ctypes.c_uint8 * 28),
+        ("_unused", ctypes.c_uint8 * 20),
     )
 
 
@@ -66,8 +67,9 @@ class Board(_Layout):
         ("syscall", ctypes.c_uint64),
         ("clock_gettime", ctypes.c_uint64),
         ("looks", ctypes.c_uint64),  # how often the scanner looked at all slots
-        ("longest", ctypes.c_int64),  # sleep, in nanoseconds
+        ("furthest", ctypes.c_int64),  # sleep, in nanoseconds
+        ("longest", ctypes.c_int64),  # sleep once a slot is late
         ("shortest", ctypes.c_int64),  # sleep; below, it reads on
-        ("_unused", ctypes.c_uint8 * 48),
+        ("_unused", ctypes.c_uint8 * 40),
         ("slots", Slot * 0),
     )

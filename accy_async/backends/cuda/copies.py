@@ -76,7 +76,7 @@ class CudaCopies(Backend):
             np.copyto(out.array, block[:size])
             self._pinned.give_back(staging, size)
 
-        cast("CudaTimeline", stream.timeline).finish_with(position, finish)
+        cast("CudaTimeline", stream.timeline).finish_with(position, finish, size)
 
     def _copy(
         self,

@@ -6,7 +6,6 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.journal import Journal
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.modules import CudaKernel
@@ -23,7 +22,7 @@ class CudaStream(StreamState):
         super().__init__(timeline, priority)
         self.native = native
         self.flags = timeline
-        self.journal = Journal()
+        self.journal = timeline.journal
         self.number = int(native)
         self.keeper: object = None  # of a stream that somebody else owns
 

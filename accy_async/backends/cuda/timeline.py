@@ -5,6 +5,10 @@ stream that writes a position into the word (``cuStreamWriteValue64``); the word
 then says that everything up to that position is done, to whoever reads it, with
 no call to the driver. Flags are submitted only where somebody will look: a wait
 for a position that no flag covers yet submits one at the end of the stream.
+
+A *finisher* is what is to be done on the host at a position: a copy out of pinned
+memory, mostly. A position counts as complete only once its finishers have run. One
+that takes long is the hub's to run; any other is run by whoever looks first.
 """
 
 from __future__ import annotations
@@ -12,16 +16,30 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from accy_async.backends.completion import Completion
+from accy_async.backends.cuda.arrival import MOST_POLLERS, Arrival, arrive
+from accy_async.backends.journal import JOURNAL_MASK, Journal, Label
+from accy_async.backends.loops import Bell, current_bell
 from accy_async.backends.timeline import Timeline
+from accy_async.errors import DeviceError
 
 if TYPE_CHECKING:
-    from accy_async.backends.completion import Completion
-    from accy_async.errors import DeviceError
+    from accy_async.backends.cuda.hub import Hub
 
 __all__ = ["CudaTimeline"]
+
+_LONG_COPY_BYTES = 256 * 1024
+"""What is copied on the host from there on takes longer than a loop should stand."""
+
+_Finisher = tuple[int, Callable[[], None], bool]
+
+
+def _position(waiter: tuple[Completion, int]) -> int:
+    return waiter[1]
 
 
 class CudaTimeline(Timeline):
@@ -29,40 +47,64 @@ class CudaTimeline(Timeline):
 
     Args:
         name: the stream's name.
-        word: the address of its word, which holds 0.
+        slot: which of the hub's words is its own; the word holds 0.
         flag: submits the writing of a position; called under the submission lock.
         query: asks the driver whether the stream is idle.
-        notice: tells the hub that somebody waits.
+        hub: wakes those who sleep.
+
+    Attributes:
+        hub: as given.
+        word_address: where the word is.
+        journal: what was submitted last, to tell waits of different lengths apart.
+        is_quick: whether the last wait ended within one turn of its loop.
+        armed: the position that the hub watches for; the hub's.
+        bell: whose loop is rung then; the hub's.
     """
 
     __slots__ = (
         "_completed",
+        "_copied",
         "_finishers",
         "_finishing",
         "_flag",
         "_flagged",
-        "_notice",
+        "_long_finishers",
         "_query",
         "_word",
+        "armed",
+        "bell",
+        "hub",
+        "is_detached",
+        "is_quick",
+        "journal",
+        "slot",
         "word_address",
     )
 
     def __init__(
         self,
         name: str,
-        word: int,
+        slot: int,
         flag: Callable[[CudaTimeline, int], None],
         query: Callable[[CudaTimeline], bool],
-        notice: Callable[[CudaTimeline], None],
+        hub: Hub,
     ) -> None:
-        self.word_address = word
-        self._word = ctypes.c_uint64.from_address(word)
+        self.slot = slot
+        self.journal = Journal()
+        self._copied = 0
+        self.armed: int | None = None
+        self.bell: Bell | None = None
+        self.is_detached = False
+        self.word_address = hub.scanner.words + 8 * slot
+        self._word = ctypes.c_uint64.from_address(self.word_address)
         self._flag = flag
         self._query = query
-        self._notice = notice
+        self.hub = hub
         self._completed = 0
         self._flagged = 0
-        self._finishers: deque[tuple[int, Callable[[], None]]] = deque()
+        self.is_quick = False
+        self._finishers: deque[_Finisher] = deque()
+        self._long_finishers = 0
         self._finishing = threading.Lock()
         super().__init__(name)
 
@@ -71,10 +113,9 @@ class CudaTimeline(Timeline):
         """The position up to which everything is known to be done."""
         reached = self._word.value
         if reached > self._completed:
-            if self._finishers and self._finishers[0][0] <= reached:
-                # The host has its part to do first; the hub sees to it.
-                reached = max(self._completed, self._finishers[0][0] - 1)
-            self._completed = reached
+            if self._finishers:
+                reached = self._finish_short(reached)
+            self._completed = max(self._completed, reached)
         return self._completed
 
     @completed.setter
@@ -97,14 +138,37 @@ class CudaTimeline(Timeline):
             return True
         return False
 
-    def finish_with(self, position: int, finisher: Callable[[], None]) -> None:
+    @property
+    def has_long_finishers(self) -> bool:
+        """True where something is to be done on the host that takes long."""
+        return self._long_finishers > 0
+
+    @property
+    def has_reached_target(self) -> bool:
+        """True where the word says what the hub watches for."""
+        armed = self.armed
+        return armed is not None and self._word.value >= armed
+
+    def finish_with(
+        self, position: int, finisher: Callable[[], None], byte_size: int = 0
+    ) -> None:
         """Have something done on the host once ``position`` is reached.
 
-        The hub does it, before anybody is told that the position is complete.
+        It is done before anybody is told that the position is complete.
+
+        Args:
+            position: of the operation before it.
+            finisher: what to do.
+            byte_size: how much it copies.
         """
-        self._finishers.append((position, finisher))
+        is_long = byte_size >= _LONG_COPY_BYTES
+        self._copied = byte_size.bit_length()
+        with self._lock:
+            self._long_finishers += is_long
+            self._finishers.append((position, finisher, is_long))
         self.request(position)
-        self._notice(self)
+        if is_long or self.armed is None:
+            self.hub.expect(self)
 
     def has_reached(self, position: int) -> bool:
         """True where everything up to ``position`` is done."""
@@ -117,55 +181,180 @@ class CudaTimeline(Timeline):
             self._flagged = self.submitted
             self._flag(self, self._flagged)
 
+    def kind_at(self, position: int) -> Hashable:
+        """What waits for such work as there is at a position have in common."""
+        at = position & JOURNAL_MASK
+        if self.journal.positions[at] != position:
+            return self._copied
+        work = self.journal.work[at]
+        return work if isinstance(work, Label) else id(work)  # a device graph
+
+    def complete_unwatched(self, position: int) -> bool:
+        """`complete`, where nobody else has to be told; else False, and nothing is."""
+        if self._finishers or self._waiters:
+            return False
+        self._completed = max(self._completed, position)
+        return True
+
     def detach(self) -> None:
         """Leave the word to others: everything that was submitted is done."""
         self._word = ctypes.c_uint64(self.submitted)
+        self.word_address = ctypes.addressof(self._word)
+        self.is_detached = True
+        self.hub.forget(self)
 
     def complete(self, position: int) -> None:
         """Say that every operation up to ``position`` is done; any thread."""
         self._finish(position)
-        super().complete(position)
+        self._wake(position)
 
-    def poll(self) -> bool:
-        """Read the word and wake who waits for what it says; True if nobody is left."""
-        reached = self._word.value
-        if reached > self._completed or self._waiters or self._finishers:
-            self._finish(reached)
-            self._wake(reached)
-        return not self._waiters and not self._finishers
+    def poll(self) -> None:
+        """Read the word and wake who waits for what it says."""
+        self.complete(self._word.value)
 
-    def next_target(self) -> int | None:
-        """The least position that somebody waits for; None if nobody does."""
+    def demand(self) -> tuple[int, Bell | None, int, int, int] | None:
+        """What the hub is to watch for; None if there is nothing.
+
+        Returns:
+            The position, the bell to ring, if ringing one is all there is to do, and
+            the times of an `Arrival`.
+        """
         with self._lock:
-            targets = [at for at, _ in self._waiters]
-        targets += [at for at, _ in list(self._finishers)[:1]]
-        return min(targets, default=None)
+            if not self._waiters:
+                if not self._finishers:
+                    return None
+                # The last one: until somebody asks, they can be done together.
+                first = self._finishers[0] if self._long_finishers else None
+                position = (first or self._finishers[-1])[0]
+                return position, None, 0, 0, monotonic_ns()
+            completion, position = self._first()
+            bell = completion.bell
+            if bell is not None and len(self._waiters) > 1:
+                bell = self._common_bell()
+            early, near, late = 0, 0, monotonic_ns()
+            if isinstance(completion, Arrival):
+                early, near = completion.early_ns, completion.near_ns
+                late = completion.late_ns
+            if self._long_finishers:
+                return min(position, self._finishers[0][0]), None, 0, near, late
+            return position, bell, early, near, late
+
+    def wake_early(self) -> None:
+        """Wake who waits for the earliest position, to poll for the rest of it.
+
+        Unless enough of its loop's tasks do that already: then it sleeps on.
+        """
+        with self._lock:
+            if not self._waiters:
+                return
+            completion, _ = self._first()
+            if not isinstance(completion, Arrival):
+                return
+            completion.early_ns = 0  # once only
+            if completion.bell is None or completion.bell.pollers >= MOST_POLLERS:
+                return
+            del self._waiters[completion]
+            completion.is_early = True
+        completion.set()
 
     def watch(self, position: int, completion: Completion) -> None:
         """Have the signal set once every operation up to ``position`` has ended."""
         self.request(position)
-        super().watch(position, completion)
-        if not completion.is_set:
-            self._notice(self)
+        if self.completed < position:
+            with self._lock:
+                is_lost = self._lost is not None
+                if not is_lost:
+                    self._waiters[completion] = position
+            if not is_lost:
+                self.hub.expect_also(self, position, completion.bell)
+                return
+        completion.set()
+
+    def unwatch(self, completion: Completion) -> None:
+        """Forget a signal given to `watch`."""
+        super().unwatch(completion)
+        if not self._waiters and not self._finishers and self.armed is not None:
+            self.hub.expect(self)
 
     def lose(self, error: DeviceError) -> None:
         """The device is gone: every wait, now and later, raises ``error``."""
-        self._finishers.clear()
+        with self._lock:
+            self._finishers.clear()
+            self._long_finishers = 0
         super().lose(error)
+        self.hub.expect(self)
+
+    # Waiting
+
+    async def wait_reached(self, position: int) -> None:
+        """Return once every operation up to ``position`` has ended, in any way.
+
+        `arrival.arrive` says how. Always a checkpoint.
+
+        Cancellation: only the wait stops.
+        """
+        before = self._completed
+        self.request(position)
+        bell = current_bell()
+        if self.completed >= position:
+            await bell.turn()
+            return
+        await arrive(self, position, bell, before)
+
+    # Within
+
+    def _first(self) -> tuple[Completion, int]:
+        """Who waits for the earliest position; under the lock."""
+        return min(self._waiters.items(), key=_position)
+
+    def _common_bell(self) -> Bell | None:
+        """The bell of all who wait; None where they have several, or unknown ones."""
+        bells = {completion.bell for completion in self._waiters}
+        return bells.pop() if len(bells) == 1 else None
 
     def _wake(self, reached: int) -> None:
-        self._completed = max(self._completed, reached)
         with self._lock:
-            done = [c for at, c in self._waiters if at <= reached]
-            self._waiters = [w for w in self._waiters if w[0] > reached]
+            self._completed = max(self._completed, reached)
+            done = self._take_reached(reached)
         for completion in done:
             completion.set()
+
+    def _finish_short(self, reached: int) -> int:
+        """Run what takes no time; how far everything is done then."""
+        if not self._finishing.acquire(blocking=False):
+            return self._completed  # somebody is at it
+        try:
+            while self._finishers:
+                position, finisher, is_long = self._finishers[0]
+                if position > reached:
+                    break
+                if is_long:
+                    return position - 1
+                self._run(position, finisher)
+        except IndexError:  # the device was lost between two looks
+            return reached
+        finally:
+            self._finishing.release()
+        return reached
 
     def _finish(self, reached: int) -> None:
         """Do what was to be done on the host up to here, once, in order."""
         if not self._finishers:
             return
         with self._finishing:
-            while self._finishers and self._finishers[0][0] <= reached:
-                self._finishers[0][1]()
-                self._finishers.popleft()
+            for position, finisher, _ in list(self._finishers):
+                if position > reached:
+                    return
+                self._run(position, finisher)
+
+    def _run(self, position: int, finisher: Callable[[], None]) -> None:
+        """Run the first finisher, and forget it."""
+        try:
+            finisher()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            failed = DeviceError(f"a copy on the host failed: {error}")
+            failed.__cause__ = error
+            self.fail(position, failed)
+        with self._lock:
+            if self._finishers:  # unless the device was lost meanwhile
+                self._long_finishers -= self._finishers.popleft()[2]

@@ -1,0 +1,379 @@
+"""What notices that a word has reached an awaited value, and rings for it.
+
+`Scanner` is the interface; docs/waiting.md has the reasons. `NativeScanner` runs
+machine code on its thread, which takes no interpreter lock; `PlainScanner` does the
+same in Python, where machine code cannot run: on systems that have no eventfd, or let
+no memory become executable.
+
+One thread scans; any thread arms. Whoever arms a slot again puts something new in the
+place of what was awaited there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from functools import cache
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from accy_async.artifact.native.elf_model import EM_AARCH64, EM_X86_64
+from accy_async.artifact.native.host import host_architecture
+from accy_async.artifact.native.image import MachineImage
+from accy_async.artifact.native.memory import map_image
+from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, Slot
+from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
+from accy_async.errors import OutOfMemory, RuntimeUnavailable
+
+__all__ = ["Found", "NativeScanner", "PlainScanner", "Scanner", "open_scanner"]
+
+_FURTHEST_NS = 5_000_000
+"""The longest pause: how late a value is seen that comes before it is expected."""
+
+_LONGEST_NS = 1_000_000
+"""The longest pause once a value is late. A look costs some 12 us of a core in a
+virtual machine, so that this keeps below 1.5 % of one."""
+
+_SHORTEST_NS = 15_000
+"""The shortest: below, a pause would cost more than reading on."""
+
+
+class Found(IntEnum):
+    """Why a scan returned."""
+
+    TOLD = 0
+    OURS = 1
+    """A value was reached that has no bell."""
+    LATE = 2
+    """Something was awaited for all of the time that the scan was given."""
+
+
+class Scanner(ABC):
+    """Awaits values in words of memory that others write to.
+
+    Args:
+        words: the address of the first word; they are 64 bits each.
+        count: how many there are, and so how many slots.
+    """
+
+    def __init__(self, words: int, count: int) -> None:
+        self.words = words
+        self.count = count
+
+    @abstractmethod
+    def arm(
+        self,
+        index: int,
+        awaited: int,
+        near_ns: int,
+        late_ns: int,
+        bell: int,
+        early_ns: int = 0,
+    ) -> None:
+        """Have the bell rung once, when a word has reached a value; any thread.
+
+        Args:
+            index: of the word, and its slot.
+            awaited: the value.
+            near_ns: from then on, on the monotonic clock, the word is read without a
+                pause,
+            late_ns: and from then on with pauses that grow.
+            bell: the descriptor that eight bytes are written to; `NO_BELL` has the
+                scan return instead.
+            early_ns: from then on ring even if the value is not reached, which ends
+                the watch as well; 0 for never.
+        """
+
+    @abstractmethod
+    def is_idle(self, index: int) -> bool:
+        """True where nothing is awaited (any more)."""
+
+    def disarm(self, index: int) -> None:
+        """Await nothing any more; a ring that is under way still comes."""
+        self.arm(index, IDLE, 0, 0, NO_BELL)
+
+    @abstractmethod
+    def reached_ns(self, index: int) -> int:
+        """When the value awaited last was seen to be there; 0 where none was yet."""
+
+    def begin(self) -> None:  # noqa: B027 - only one has something to prepare
+        """Prepare the thread that will scan."""
+
+    @abstractmethod
+    def scan(self, timeout_ns: int) -> Found:
+        """Watch the words until there is something for Python to do.
+
+        Returns only for what `Found` says: sleeps for as long as nothing is awaited.
+        """
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Have the scan return, or the next one; any thread, and takes no lock."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Forget the interrupts so far; on the scanning thread, before it scans."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Have no word read any more once this returns; any thread, idempotent."""
+
+    @abstractmethod
+    def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
+        """Read a word until it has reached a value, for so long; True if it has.
+
+        It keeps the interpreter lock, so the limit must be short. False, without
+        reading, once the scanner has ended.
+        """
+
+
+def open_scanner(words: int, count: int) -> Scanner:
+    """The best scanner that this system can run."""
+    try:
+        return NativeScanner(words, count)
+    except (RuntimeUnavailable, OutOfMemory):
+        return PlainScanner(words, count)
+
+
+class _Functions:
+    """The machine code, ready to be called; mapped once for the process."""
+
+    def __init__(self) -> None:
+        architecture = host_architecture()
+        if not sys.platform.startswith("linux") or architecture not in TEXT:
+            raise RuntimeUnavailable(
+                f"the scanner runs on Linux, on {' and '.join(TEXT)}; this is "
+                f"{sys.platform} on {architecture}"
+            )
+        image = MachineImage(
+            machine={"x86_64": EM_X86_64, "aarch64": EM_AARCH64}[architecture],
+            text=TEXT[architecture],
+            rodata=b"",
+            data=b"",
+            zero_bytes=0,
+            got_offset=0,
+            imports=(),
+            base_relocations=(),
+            exports=(),
+            signatures=b"",
+        )
+        base = map_image(image)
+        entries = ENTRIES[architecture]
+        pointer, u64, i64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64
+        i32 = ctypes.c_int32
+        # Those that keep the interpreter lock return within microseconds.
+        held = ctypes.PYFUNCTYPE
+        self.kick: Any = held(None, pointer)(base + entries["kick"])
+        self.arm: Any = held(None, pointer, u64, u64, i64, i64, i64, i32)(
+            base + entries["arm"]
+        )
+        self.end: Any = held(i32, pointer)(base + entries["end"])
+        self.spin: Any = held(i32, pointer, pointer, u64, i64)(base + entries["spin"])
+        self.scan: Any = ctypes.CFUNCTYPE(i32, pointer, i64)(base + entries["scan"])
+        libc = ctypes.CDLL(None)
+        self.callees = {
+            name: ctypes.cast(getattr(libc, name), pointer).value
+            for name in ("write", "syscall", "clock_gettime")
+        }
+        self.prctl: Any = libc.prctl
+
+
+@cache
+def _functions() -> _Functions:
+    return _Functions()
+
+
+class NativeScanner(Scanner):
+    """Machine code, which `tools/scanner.py` has the source of.
+
+    Raises:
+        RuntimeUnavailable: this system cannot run it.
+        OutOfMemory: there is no memory for it.
+    """
+
+    def __init__(self, words: int, count: int) -> None:
+        super().__init__(words, count)
+        functions = _functions()
+        size = ctypes.sizeof(Board) + count * ctypes.sizeof(Slot)
+        # Of this process alone: a forked child must not end its parent's scans.
+        self._memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._board = board = Board.from_buffer(self._memory)
+        self._slots = (Slot * count).from_buffer(self._memory, ctypes.sizeof(Board))
+        idle = bytes(Slot(awaited=IDLE, bell=NO_BELL))
+        self._memory[ctypes.sizeof(Board) : size] = idle * count
+        board.words = words
+        board.furthest, board.longest = _FURTHEST_NS, _LONGEST_NS
+        board.shortest = _SHORTEST_NS
+        for name, address in functions.callees.items():
+            setattr(board, name, address)
+        self._address = ctypes.addressof(board)
+        self._native = functions
+        self._arm, self._spin = functions.arm, functions.spin
+
+    @property
+    def looks(self) -> int:
+        """How often it has looked at all words."""
+        return int(self._board.looks)
+
+    def arm(
+        self,
+        index: int,
+        awaited: int,
+        near_ns: int,
+        late_ns: int,
+        bell: int,
+        early_ns: int = 0,
+    ) -> None:
+        if index >= self._board.slot_count:
+            self._board.slot_count = index + 1
+        self._arm(self._address, index, awaited, early_ns, near_ns, late_ns, bell)
+
+    def is_idle(self, index: int) -> bool:
+        return bool(self._slots[index].awaited == IDLE)
+
+    def reached_ns(self, index: int) -> int:
+        return int(self._slots[index].reached)
+
+    def begin(self) -> None:
+        # PR_SET_TIMERSLACK: pauses end when they should, not up to 50 us later.
+        self._native.prctl(29, 1, 0, 0, 0)
+
+    def scan(self, timeout_ns: int) -> Found:
+        return Found(self._native.scan(self._address, timeout_ns))
+
+    def interrupt(self) -> None:
+        self._board.must_return = 1
+        self._native.kick(self._address)
+
+    def resume(self) -> None:
+        self._board.must_return = 0
+
+    def end(self) -> None:
+        while self._native.end(self._address):
+            time.sleep(20e-6)
+
+    def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
+        return bool(self._spin(self._address, word, awaited, limit_ns))
+
+
+class PlainScanner(Scanner):
+    """The same in Python: it takes the interpreter lock for each look."""
+
+    def __init__(self, words: int, count: int) -> None:
+        super().__init__(words, count)
+        self._values = (ctypes.c_uint64 * count).from_address(words)
+        self._slots: dict[int, tuple[int, int, int, int, int]] = {}
+        self._reached: dict[int, int] = {}
+        # Its put may interrupt anything, a finalizer in the middle of it included.
+        self._kicks: SimpleQueue[None] = SimpleQueue()
+        self._is_interrupted = False
+        self._has_ended = False
+        self._is_looking = False
+
+    def arm(
+        self,
+        index: int,
+        awaited: int,
+        near_ns: int,
+        late_ns: int,
+        bell: int,
+        early_ns: int = 0,
+    ) -> None:
+        if awaited == IDLE:
+            self._slots.pop(index, None)
+            return
+        self._slots[index] = (awaited, early_ns, near_ns, late_ns, bell)
+        self._kicks.put(None)
+
+    def is_idle(self, index: int) -> bool:
+        return index not in self._slots
+
+    def reached_ns(self, index: int) -> int:
+        return self._reached.get(index, 0)
+
+    def scan(self, timeout_ns: int) -> Found:
+        deadline = time.monotonic_ns() + timeout_ns
+        while not (self._is_interrupted or self._has_ended):
+            self._is_looking = True
+            is_ours, soonest = self._look()
+            self._is_looking = False
+            if is_ours:
+                return Found.OURS
+            now = time.monotonic_ns()
+            if not self._slots:
+                self._kicks.get()
+                deadline = time.monotonic_ns() + timeout_ns
+            elif now >= deadline:
+                return Found.LATE
+            else:
+                self._pause(min(soonest, deadline) - now)
+        return Found.TOLD
+
+    def interrupt(self) -> None:
+        self._is_interrupted = True
+        self._kicks.put(None)
+
+    def resume(self) -> None:
+        self._is_interrupted = False
+
+    def end(self) -> None:
+        self._has_ended = True
+        self._kicks.put(None)
+        while self._is_looking:
+            time.sleep(20e-6)
+
+    def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
+        value = ctypes.c_uint64.from_address(word)
+        until = time.monotonic_ns() + limit_ns
+        while not self._has_ended:
+            if value.value >= awaited:
+                return True
+            if time.monotonic_ns() >= until:
+                return False
+        return False
+
+    def _look(self) -> tuple[bool, int]:
+        """Ring for what was reached: whether some of it has no bell, and when next."""
+        is_ours = False
+        bells = set()
+        now = time.monotonic_ns()
+        soonest = now + _FURTHEST_NS
+        for index, slot in list(self._slots.items()):
+            if self._has_ended:  # since the scan saw that it had not
+                break
+            awaited, early, near, late, bell = slot
+            is_reached = self._values[index] >= awaited
+            if is_reached or 0 < early <= now:
+                if is_reached:
+                    self._reached[index] = now
+                if self._slots.get(index) is slot:
+                    self._slots.pop(index, None)
+                if bell == NO_BELL:
+                    is_ours = True
+                else:
+                    bells.add(bell)
+            elif early or now < near:
+                soonest = min(soonest, early or near)
+            else:
+                overdue = max(0, now - late >> Board.OVERDUE_SHIFT)
+                soonest = min(soonest, now + min(overdue, _LONGEST_NS))
+        for bell in bells:
+            try:
+                os.write(bell, b"\1\0\0\0\0\0\0\0")
+            except BlockingIOError:
+                continue  # full: the loop has plenty of reason to look already
+        return is_ours, soonest
+
+    def _pause(self, pause_ns: int) -> None:
+        if pause_ns < _SHORTEST_NS:
+            time.sleep(0)
+            return
+        try:
+            self._kicks.get(timeout=pause_ns / 1e9)
+        except Empty:
+            return

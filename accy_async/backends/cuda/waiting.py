@@ -1,0 +1,150 @@
+"""What the backend's streams are noticed by: a word for each, flags, and the hub."""
+
+from __future__ import annotations
+
+import ctypes
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from accy_async.backends.base import Backend
+from accy_async.backends.cuda.driver import STICKY_CODES
+from accy_async.backends.cuda.hub import Hub
+from accy_async.backends.cuda.objects import CudaStream
+from accy_async.backends.cuda.timeline import CudaTimeline
+from accy_async.backends.loops import current_bell
+from accy_async.backends.timeline import Mark
+from accy_async.errors import AccyError, DeviceError
+
+if TYPE_CHECKING:
+    from accy_async.backends.cuda.context import CudaContext
+    from accy_async.backends.cuda.memory import PinnedPool
+    from accy_async.backends.cuda.modules import LateUnloads
+    from accy_async.backends.handles import StreamHandle
+
+__all__ = ["CudaWaiting"]
+
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY: CUDA Driver API, enum CUresult."""
+
+_CAPTURING = range(900, 908)
+"""What is asked of a stream whose work another library is recording."""
+
+
+class CudaWaiting(Backend):
+    """The part of the backend that says how far its streams have come."""
+
+    words: ClassVar[int] = 4096
+    """Streams that can be open at once: a word of pinned memory for each."""
+
+    _context: CudaContext
+    _driver: Any
+    _unloads: LateUnloads
+
+    @abstractmethod
+    def _give_back(self) -> None:
+        """Give the context back, if nothing is in use any more."""
+
+    @abstractmethod
+    def _unload_if_idle(self) -> None:
+        """Unload what was to be unloaded, if nothing is at work on the device."""
+
+    def _open_words(self, pinned: PinnedPool) -> None:
+        """Make the streams' words; before the first stream."""
+        address, words = pinned.take(8 * self.words)
+        words.fill(0)
+        self._free_slots = list(reversed(range(self.words)))
+        self._natives: dict[CudaTimeline, Any] = {}
+        self._write_value = self._driver.cuStreamWriteValue64
+        self._ask = self._driver.cuStreamQuery
+        self._hub = Hub(address, self.words, self._after_completion, self._has_chores)
+
+    def _make_stream(self, name: str, priority: int, native: Any) -> CudaStream:  # noqa: ANN401
+        """Keep a stream of the driver's."""
+        slot = self._free_slots.pop()
+        line = CudaTimeline(name, slot, self._flag, self._query, self._hub)
+        ctypes.c_uint64.from_address(line.word_address).value = 0
+        self._natives[line] = native
+        return CudaStream(line, priority, native)
+
+    def _close_stream(self, stream: CudaStream) -> None:
+        """Forget a stream that is idle, and destroy it if it is ours."""
+        line = stream.flags
+        line.detach()
+        self._natives.pop(line, None)
+        if not stream.is_borrowed:
+            answer = self._driver.cuStreamDestroy(stream.native)
+            self._context.check(answer, "cuStreamDestroy")
+        stream.keeper = None
+        self._free_slots.append(line.slot)
+
+    async def wait_stream(self, stream: StreamHandle) -> None:
+        """As the contract says; see `Waits.wait_stream`.
+
+        Behind work that ends within a turn of the loop no flag is submitted: to ask
+        the driver once, after that turn, costs less than a flag before it.
+        """
+        self._check("wait_stream")
+        line = cast("CudaTimeline", self._stream(stream).timeline)
+        position = line.submitted
+        if line.is_quick and not line.has_failed:
+            await current_bell().turn()
+            if line.submitted == position and line in self._natives:
+                (result,) = self._ask(self._natives[line])
+                if result == 0 and line.complete_unwatched(position):
+                    self._discard_abandoned()
+                    self._table.sweep()
+                    return
+            line.is_quick = False
+        await self._wait_mark(Mark(line, position))
+
+    def _flag(self, line: CudaTimeline, position: int) -> None:
+        """Have the stream write its position into its word."""
+        with self._lock:
+            native = self._natives.get(line)
+            if native is None or self._lost is not None:
+                return
+            self._context.make_current()
+            answer = self._write_value(native, line.word_address, position, 0)
+            if answer[0]:
+                raise self._context.error(answer[0], "cuStreamWriteValue64")
+
+    def _query(self, line: CudaTimeline) -> bool:
+        """True where the driver says that the stream is idle.
+
+        Where it says what it never should of a stream, whoever waits is told.
+        """
+        native = self._natives.get(line)
+        if native is None or self._lost is not None:
+            return True
+        self._context.make_current()
+        (result,) = self._ask(native)
+        code = int(result)
+        if code == 0:
+            return True
+        if code != _NOT_READY and code not in _CAPTURING:
+            error = self._context.error(result, "cuStreamQuery")
+            if code not in STICKY_CODES:
+                if not isinstance(error, DeviceError):
+                    error = DeviceError(str(error), code=code, call="cuStreamQuery")
+                line.fail(line.completed + 1, error)
+                return True
+        return False
+
+    # After a completion
+
+    def _has_chores(self) -> bool:
+        """Whether `_after_completion` would look at anything."""
+        return bool(self._unloads or self._reaper or self._is_closed)
+
+    def _after_completion(self) -> None:
+        """Free what became idle; the hub calls this."""
+        self._table.sweep()
+        try:
+            self._unload_if_idle()
+            if self._is_closed:
+                self._give_back()
+        except AccyError:
+            return  # nobody asked; a device that is lost tells everybody who does
+
+    def _after_loan(self) -> None:
+        self._after_completion()

@@ -1,0 +1,184 @@
+"""Awaiting a GPU through the public API, beside C++ and the bare bindings.
+
+One run prints: launching an empty kernel and awaiting it, on each loop; what happens
+behind a kernel of 10 ms (how late the task runs after the device is done, and the part
+of a core that the process takes meanwhile); and a ticker of 1 ms beside 1,000 tasks
+that await events.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import cast
+
+import anyio
+
+import accy_async
+from accy_async.artifact.geometry import FixedLaunch
+from accy_async.backends import LaunchRequest, StreamHandle
+from accy_async.backends.cuda import CudaBackend
+from accy_async.backends.cuda.timeline import CudaTimeline
+from accy_async.backends.launch import PreparedLaunch
+from accy_async.dtypes import ScalarArgument
+from benchmarks.gpu.bare import Bare, artifact, run_cpp
+from benchmarks.gpu.ways import LONG_NS, LOOPS, Observer, quantile
+
+WAKES = 5000
+LONG_WAKES = 60
+WAITERS = 1000
+STREAMS = 8
+
+
+class Subject:
+    """A backend, a stream, and launches of ours."""
+
+    def __init__(self) -> None:
+        self.backend = CudaBackend()
+        self.stream = self.backend.create_stream()
+        self.loaded = {
+            name: self.backend.load_artifact(artifact(name))
+            for name in ("empty", "spin")
+        }
+
+    def request(self, nanoseconds: int = 0) -> LaunchRequest:
+        name = "spin" if nanoseconds else "empty"
+        return LaunchRequest(
+            artifact=artifact(name),
+            loaded=self.loaded[name],
+            buffers=(),
+            scalars=(ScalarArgument.u64(nanoseconds),) if nanoseconds else (),
+            geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1)),
+            stream=self.stream,
+        )
+
+    def prepared(self, nanoseconds: int = 0) -> PreparedLaunch:
+        return self.backend.prepare_launch(self.request(nanoseconds))
+
+
+async def _short(subject: Subject, launch: Callable[[], object]) -> list[float]:
+    backend, stream = subject.backend, subject.stream
+    taken = []
+    for number in range(WAKES + 500):
+        begun = time.perf_counter_ns()
+        launch()
+        await backend.wait_stream(stream)
+        if number >= 500:
+            taken.append((time.perf_counter_ns() - begun) / 1000)
+    return taken
+
+
+def _spinning(bare: Bare) -> list[float]:
+    driver, stream = bare.driver, bare.stream
+    taken = []
+    for number in range(WAKES + 500):
+        begun = time.perf_counter_ns()
+        bare.launch()
+        driver.cuStreamSynchronize(stream)
+        if number >= 500:
+            taken.append((time.perf_counter_ns() - begun) / 1000)
+    return taken
+
+
+async def _long(subject: Subject, bare: Bare) -> tuple[list[float], float]:
+    backend, stream = subject.backend, subject.stream
+    prepared = subject.prepared(LONG_NS)
+    late = []
+    for number in range(LONG_WAKES + 10):
+        backend.submit_launch(prepared, stream)
+        line = cast("CudaTimeline", backend.mark(stream).timeline)
+        seen = Observer(bare, line.submitted, line.word_address)
+        await backend.wait_stream(stream)
+        woken = time.monotonic_ns()
+        done = seen.done_ns()
+        if number >= 10:
+            late.append((woken - done) / 1000)
+    busy, begun = time.process_time(), time.perf_counter()
+    for _ in range(LONG_WAKES):
+        backend.submit_launch(prepared, stream)
+        await backend.wait_stream(stream)
+    share = (time.process_time() - busy) / (time.perf_counter() - begun)
+    return late, share
+
+
+async def _tick(late_us: list[float], until: Callable[[], bool]) -> None:
+    due = time.perf_counter()
+    while not until():
+        due += 0.001
+        await anyio.sleep(max(0.0, due - time.perf_counter()))
+        late_us.append((time.perf_counter() - due) * 1e6)
+
+
+async def _waiters(subject: Subject) -> tuple[list[float], list[float], int]:
+    backend = subject.backend
+    idle: list[float] = []
+    end = time.perf_counter() + 0.5
+    await _tick(idle, lambda: time.perf_counter() > end)
+    streams: list[StreamHandle] = [backend.create_stream() for _ in range(STREAMS)]
+    prepared = subject.prepared(4_000_000)
+    events = []
+    for number in range(WAITERS):
+        stream = streams[number % STREAMS]
+        backend.submit_launch(prepared, stream)
+        event = backend.create_event()
+        backend.record_event(event, stream)
+        events.append(event)
+    busy: list[float] = []
+    woken = 0
+
+    async def wait(number: int) -> None:
+        nonlocal woken
+        await backend.wait_event(events[number])
+        woken += 1
+
+    async with anyio.create_task_group() as group:
+        for number in range(WAITERS):
+            group.start_soon(wait, number)
+        await anyio.sleep(0.02)
+        threads = sum(t.name.startswith("accy_async") for t in threading.enumerate())
+        group.start_soon(_tick, busy, lambda: woken == WAITERS)
+    for event in events:
+        backend.destroy(event)
+    for stream in streams:
+        backend.destroy(stream)
+    return idle, busy, threads
+
+
+def _line(name: str, taken: list[float], base: tuple[float, float] | None) -> None:
+    middle, late = quantile(taken, 0.5), quantile(taken, 0.99)
+    ratios = f"{middle / base[0]:6.2f} {late / base[1]:6.2f}" if base else ""
+    print(f"{name:44} {middle:8.1f} {late:8.1f} {ratios}")
+
+
+def main() -> None:
+    bare, subject = Bare(), Subject()
+    cpp = run_cpp()
+    print(f"{'launch and await an empty kernel, us':44} {'p50':>8} {'p99':>8}  ratios")
+    if cpp:
+        print(f"{'C++, launch and synchronise':44} {cpp[0]:8.1f} {cpp[1]:8.1f}")
+    _line("cuda.bindings, launch and synchronise", _spinning(bare), cpp)
+    request, prepared = subject.request(), subject.prepared()
+    backend, stream = subject.backend, subject.stream
+    launches: dict[str, Callable[[], object]] = {
+        "a prepared launch": lambda: backend.submit_launch(prepared, stream),
+        "launch(request)": lambda: backend.launch(request),
+    }
+    for name, launch in launches.items():
+        for loop in LOOPS:
+            taken = accy_async.run(_short, subject, launch, loop=loop)
+            _line(f"accy_async, {name}, {loop}", taken, cpp)
+    print("\nafter a kernel of 10 ms: late, us (p50, p99), and busy, % of a core")
+    for loop in LOOPS:
+        late, share = accy_async.run(_long, subject, bare, loop=loop)
+        _line(f"accy_async, {loop}: {100 * share:.1f} %", late, None)
+    print(f"\na ticker of 1 ms, late, us (p50, p99): idle, and beside {WAITERS} waits")
+    for loop in LOOPS:
+        idle, busy, threads = accy_async.run(_waiters, subject, loop=loop)
+        _line(f"{loop}, idle", idle, None)
+        _line(f"{loop}, beside the waits; {threads} threads more", busy, None)
+    backend.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""The scanner rings for what was reached, exactly then, and touches nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, Slot
+from accy_async.backends.cuda.scanner import Found, NativeScanner, Scanner
+from accy_async.backends.cuda.scanner_code import ENTRIES, LLVM, TEXT
+from tests.backends.loops import PATIENCE_S
+from tests.backends.words import SCANNERS, Words
+from tools.scanner import ARCHITECTURES, compile_scanner, llvm_version
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "eventfd"), reason="this system has no eventfd"
+)
+
+COUNT = 4096
+_TIMEOUT_NS = 50_000_000
+
+
+class Scanning:
+    """A scanner at work on a thread, and what its scans found."""
+
+    def __init__(self, make: type[Scanner]) -> None:
+        self.words = Words(COUNT)
+        self.scanner = make(self.words.address, COUNT)
+        self.found: list[Found] = []
+        self.is_told = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.scanner.begin()
+        while True:
+            found = self.scanner.scan(_TIMEOUT_NS)
+            self.found.append(found)
+            if found is Found.TOLD:
+                self.is_told.set()
+                return
+
+    def arm(self, index: int, awaited: int, bell: int) -> None:
+        now = time.monotonic_ns()
+        self.scanner.arm(index, awaited, now, now, bell)
+
+    def stop(self) -> None:
+        self.scanner.end()
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture(params=SCANNERS)
+def scanning(request: pytest.FixtureRequest) -> Iterator[Scanning]:
+    work = Scanning(request.param)
+    yield work
+    work.stop()
+
+
+@pytest.fixture
+def bell() -> Iterator[int]:
+    descriptor = os.eventfd(0, os.EFD_NONBLOCK)
+    yield descriptor
+    os.close(descriptor)
+
+
+def hear(bell: int) -> int:
+    """How often the bell was rung since the last time, at least once."""
+    assert select.select([bell], [], [], PATIENCE_S)[0], "nobody rang"
+    return int.from_bytes(os.read(bell, 8), "little")
+
+
+def is_quiet(bell: int, after_s: float = 0.02) -> bool:
+    return not select.select([bell], [], [], after_s)[0]
+
+
+def test_rings_when_the_value_is_reached(scanning: Scanning, bell: int) -> None:
+    before = time.monotonic_ns()
+    for value in range(1, 50):
+        scanning.arm(7, value, bell)
+        assert is_quiet(bell, 0)
+        scanning.words.values[7] = value
+        assert hear(bell) == 1
+        assert before <= scanning.scanner.reached_ns(7) <= time.monotonic_ns()
+
+
+def test_rings_for_what_was_reached_before(scanning: Scanning, bell: int) -> None:
+    scanning.words.values[0] = 9
+    scanning.arm(0, 4, bell)
+    assert hear(bell) == 1
+
+
+def test_rings_early_where_it_is_asked_to(scanning: Scanning, bell: int) -> None:
+    """Which ends the watch; or at the value, if that comes first."""
+    scanner = scanning.scanner
+    scanner.arm(2, 1, 0, 0, bell, early_ns=time.monotonic_ns() + 3_000_000)
+    assert not scanner.is_idle(2)
+    assert hear(bell) == 1
+    assert scanner.is_idle(2)
+    assert scanner.reached_ns(2) == 0
+    scanning.words.values[2] = 1
+    assert is_quiet(bell)
+    scanner.arm(2, 2, 0, 0, bell, early_ns=time.monotonic_ns() + 10**12)
+    scanning.words.values[2] = 2
+    assert hear(bell) == 1
+    assert scanner.reached_ns(2) > 0
+
+
+def test_rings_once(scanning: Scanning, bell: int) -> None:
+    scanning.arm(3, 1, bell)
+    scanning.words.values[3] = 1
+    assert hear(bell) == 1
+    scanning.words.values[3] = 2
+    assert is_quiet(bell)
+
+
+def test_a_later_arming_takes_the_place_of_the_first(
+    scanning: Scanning, bell: int
+) -> None:
+    scanning.arm(3, 1, bell)
+    scanning.arm(3, 5, bell)
+    scanning.words.values[3] = 4
+    assert is_quiet(bell)
+    scanning.words.values[3] = 5
+    assert hear(bell) == 1
+
+
+def test_what_is_disarmed_does_not_ring(scanning: Scanning, bell: int) -> None:
+    scanning.arm(3, 1, bell)
+    scanning.scanner.disarm(3)
+    scanning.words.values[3] = 1
+    assert is_quiet(bell)
+
+
+def test_thousands_of_slots_are_all_noticed(scanning: Scanning) -> None:
+    bells = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(4)]
+    for index in range(COUNT):
+        scanning.arm(index, 1, bells[index % 4])
+    order = list(range(COUNT))
+    random.Random(3).shuffle(order)
+    for index in order:
+        scanning.words.values[index] = 1
+    left = set(range(COUNT))
+    until = time.monotonic() + PATIENCE_S
+    while left and time.monotonic() < until:
+        left = {index for index in left if not scanning.scanner.reached_ns(index)}
+    assert not left
+    for bell in bells:
+        assert hear(bell) >= 1
+        os.close(bell)
+
+
+def test_what_has_no_bell_ends_the_scan(scanning: Scanning, bell: int) -> None:
+    scanning.arm(1, 1, NO_BELL)
+    scanning.arm(2, 1, bell)
+    scanning.words.values[1] = scanning.words.values[2] = 1
+    assert hear(bell) == 1
+    until = time.monotonic() + PATIENCE_S
+    while Found.OURS not in scanning.found and time.monotonic() < until:
+        time.sleep(0.001)
+    assert Found.OURS in scanning.found
+
+
+def test_scan_says_when_something_was_awaited_long(
+    scanning: Scanning, bell: int
+) -> None:
+    time.sleep(2 * _TIMEOUT_NS / 1e9)
+    assert not scanning.found, "nothing was awaited"
+    scanning.arm(1, 1, bell)
+    until = time.monotonic() + PATIENCE_S
+    while not scanning.found and time.monotonic() < until:
+        time.sleep(0.001)
+    assert scanning.found[0] is Found.LATE
+
+
+@pytest.mark.parametrize("is_armed", [False, True])
+def test_interrupt_ends_a_scan(scanning: Scanning, bell: int, is_armed: bool) -> None:
+    if is_armed:
+        scanning.arm(1, 1, bell)
+    scanning.scanner.interrupt()
+    assert scanning.is_told.wait(PATIENCE_S)
+
+
+def test_an_interrupt_between_two_scans_ends_the_next(scanning: Scanning) -> None:
+    scanning.stop()
+    scanner = type(scanning.scanner)(scanning.words.address, COUNT)
+    scanner.interrupt()
+    assert scanner.scan(_TIMEOUT_NS) is Found.TOLD
+    scanner.resume()
+    scanner.arm(0, 1, 0, 0, NO_BELL)
+    scanning.words.values[0] = 1
+    assert scanner.scan(_TIMEOUT_NS) is Found.OURS
+
+
+def test_no_word_is_read_after_the_end(scanning: Scanning, bell: int) -> None:
+    """The words may be gone; here they are there, and what they hold rings nothing."""
+    scanner = scanning.scanner
+    scanning.arm(1, 1, bell)
+    scanning.stop()
+    scanner.end()
+    scanning.words.values[1] = 1
+    assert scanner.scan(_TIMEOUT_NS) is Found.TOLD
+    assert is_quiet(bell)
+    assert not scanner.spin(scanning.words.address + 8, 1, 1000)
+
+
+def test_armers_racing_with_what_is_reached(scanning: Scanning) -> None:
+    """Four threads arm and await 500 values each, while a fifth writes them."""
+    wanted = [0] * 4
+    is_over = threading.Event()
+    failures: list[str] = []
+
+    def write() -> None:
+        while not is_over.is_set():
+            for index, value in enumerate(wanted):
+                scanning.words.values[index] = value
+
+    def wait(index: int) -> None:
+        bell = os.eventfd(0, os.EFD_NONBLOCK)
+        for value in range(1, 501):
+            scanning.arm(index, value + 1000, bell)
+            scanning.arm(index, value, bell)
+            wanted[index] = value
+            if not select.select([bell], [], [], PATIENCE_S)[0]:
+                failures.append(f"{index} was not rung for {value}")
+                return
+            os.read(bell, 8)
+        scanning.scanner.disarm(index)
+        os.close(bell)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    waiters = [threading.Thread(target=wait, args=(i,), daemon=True) for i in range(4)]
+    for thread in waiters:
+        thread.start()
+    for thread in waiters:
+        thread.join(PATIENCE_S)
+    is_over.set()
+    writer.join(PATIENCE_S)
+    assert not failures
+
+
+@pytest.mark.parametrize("make", SCANNERS)
+def test_spin_ends_by_itself_or_by_the_value(make: type[Scanner]) -> None:
+    words = Words(2)
+    scanner = make(words.address, 2)
+    assert not scanner.spin(words.address, 1, 50_000)
+    words.values[0] = 3
+    assert scanner.spin(words.address, 3, 0)
+    timer = threading.Timer(0.01, lambda: words.values.__setitem__(1, 1))
+    timer.start()
+    until = time.monotonic() + PATIENCE_S
+    while not scanner.spin(words.address + 8, 1, 10_000):
+        assert time.monotonic() < until
+        time.sleep(0)
+    timer.join()
+
+
+def test_looks_are_few_while_nothing_is_near() -> None:
+    """A value expected in a second is looked for every half millisecond, no more."""
+    scanning = Scanning(NativeScanner)
+    now = time.monotonic_ns()
+    scanning.scanner.arm(0, 1, now + 10**9, now + 10**9, NO_BELL)
+    assert isinstance(scanning.scanner, NativeScanner)
+    before = scanning.scanner.looks
+    time.sleep(0.1)
+    looks = scanning.scanner.looks - before
+    scanning.stop()
+    elapsed = (time.monotonic_ns() - now) / 500_000
+    assert 1 <= looks <= elapsed + 20
+
+
+def test_board_is_as_the_machine_code_takes_it() -> None:
+    assert Board.offsets()["kicks"] == 0
+    assert Board.offsets()["slots"] == ctypes.sizeof(Board) == 128
+    assert ctypes.sizeof(Slot) == 64
+    assert Slot.offsets()["awaited"] == 0
+    assert IDLE == 2**64 - 1
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_machine_code_is_what_its_source_compiles_to(architecture: str) -> None:
+    """By the same LLVM that made it; others may choose other instructions."""
+    if llvm_version() != LLVM:
+        pytest.skip(f"made with LLVM {LLVM}, here is {llvm_version()}")
+    code = compile_scanner(architecture)
+    assert code.entries == ENTRIES[architecture]
+    assert code.text == TEXT[architecture]
