@@ -1,0 +1,221 @@
+"""Schedules: how the work of one kernel is laid out, as values to choose and to keep.
+
+A schedule decides what code is made; a launch candidate decides how one kernel is
+launched. Every kind that has more than one sensible layout has a schedule, a list
+of candidates for given extents, and a heuristic: the first candidate.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from accy_async.artifact.formats import BackendKind
+from accy_async.values import integer
+
+__all__ = [
+    "GatherSchedule",
+    "GeneratedRowPipelineSchedule",
+    "GeneratedScanSchedule",
+    "MatrixProductSchedule",
+    "RowSparseCrossEntropySchedule",
+    "ScatterAddSchedule",
+    "ScatterSchedule",
+    "Schedule",
+    "Threads2D",
+    "gather_schedule_candidates",
+    "matrix_product_thread_candidates_for_extents",
+    "matrix_product_threads_for_extents",
+    "row_pipeline_schedule_candidates",
+    "scan_schedule_candidates",
+    "scatter_schedule_candidates",
+]
+
+_THREADS = integer(1, 1024)
+
+
+@attrs.frozen
+class Threads2D:
+    """Threads of a block along the columns (x) and the rows (y) of a product."""
+
+    x: int = attrs.field(validator=_THREADS)
+    y: int = attrs.field(validator=_THREADS)
+
+
+@attrs.frozen(kw_only=True)
+class MatrixProductSchedule:
+    """A product of matrices: the threads of a block.
+
+    A block computes a tile of as many columns and rows as it has threads, or a
+    small multiple of it where the result is large; see `dot_general`.
+    """
+
+    thread_blocks: Threads2D
+
+
+@attrs.frozen(kw_only=True)
+class GeneratedScanSchedule:
+    """A scan: threads of a block.
+
+    Attributes:
+        threads: of a block, a power of two.
+        lines_per_block: True where a thread goes along a line by itself, so that a
+            block scans as many lines as it has threads; False where a block's
+            threads scan one line together.
+    """
+
+    threads: int = attrs.field(validator=_THREADS)
+    lines_per_block: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class GeneratedRowPipelineSchedule:
+    """A pipeline over rows: the threads that share a row, a power of two."""
+
+    threads: int = attrs.field(validator=_THREADS)
+
+
+@attrs.frozen(kw_only=True)
+class RowSparseCrossEntropySchedule:
+    """A cross entropy of rows: the threads that share a row, a power of two."""
+
+    threads: int = attrs.field(validator=_THREADS)
+
+
+@attrs.frozen(kw_only=True)
+class GatherSchedule:
+    """A gather: threads of a block, each an element at a time."""
+
+    threads: int = attrs.field(validator=_THREADS)
+
+
+@attrs.frozen(kw_only=True)
+class ScatterSchedule:
+    """A scatter: threads of a block, and parts of the axis with a block each.
+
+    A thread owns the elements of one part of one line along the axis, and applies
+    the updates that fall there in their order: no atomics, the same bits each time.
+    """
+
+    threads: int = attrs.field(validator=_THREADS)
+    segments: int = attrs.field(default=1, validator=integer(1, 65535))
+
+
+@attrs.frozen(kw_only=True)
+class ScatterAddSchedule(ScatterSchedule):
+    """A scatter that adds: as `ScatterSchedule`."""
+
+
+Schedule = (
+    MatrixProductSchedule
+    | GeneratedScanSchedule
+    | GeneratedRowPipelineSchedule
+    | RowSparseCrossEntropySchedule
+    | GatherSchedule
+    | ScatterSchedule
+)
+
+
+def matrix_product_thread_candidates_for_extents(
+    m: int, n: int, *, backend: BackendKind = BackendKind.CUDA
+) -> tuple[Threads2D, ...]:
+    """Thread blocks for a product of ``m`` rows and ``n`` columns, best first.
+
+    Square blocks share most between threads; flat ones suit results with few rows
+    or columns. Those much larger than the result are left out.
+    """
+    square = 8 if backend in (BackendKind.VULKAN, BackendKind.METAL) else 16
+    preferred = [
+        Threads2D(square, square),
+        Threads2D(8, 8) if square != 8 else Threads2D(16, 16),
+        Threads2D(32, 8),
+        Threads2D(8, 32),
+    ]
+    if n >= 4 * m:
+        preferred.sort(key=lambda t: -t.x)
+    elif m >= 4 * n:
+        preferred.sort(key=lambda t: -t.y)
+    fitting = [t for t in preferred if t.x <= 2 * max(n, 8) and t.y <= 2 * max(m, 8)]
+    return tuple(fitting or preferred[:1])
+
+
+def matrix_product_threads_for_extents(
+    m: int, n: int, *, backend: BackendKind = BackendKind.CUDA
+) -> Threads2D:
+    """The thread block used untuned."""
+    return matrix_product_thread_candidates_for_extents(m, n, backend=backend)[0]
+
+
+def _powers(least: int, most: int) -> list[int]:
+    powers = []
+    while least <= most:
+        powers.append(least)
+        least *= 2
+    return powers
+
+
+def _row_threads(columns: int, backend: BackendKind) -> list[int]:
+    """Threads for a row, best first: some four elements each."""
+    if backend is BackendKind.CPU:
+        return [64, 32, 128]
+    fitting = [t for t in _powers(32, 1024) if t == 32 or t <= columns]
+    wanted = max(1, columns // 4)
+    return sorted(fitting, key=lambda t: (abs(t - min(wanted, 256)), t))
+
+
+def row_pipeline_schedule_candidates(
+    columns: int, *, backend: BackendKind = BackendKind.CUDA
+) -> tuple[GeneratedRowPipelineSchedule, ...]:
+    """Schedules for rows of ``columns`` elements, best first."""
+    return tuple(
+        GeneratedRowPipelineSchedule(threads=threads)
+        for threads in _row_threads(columns, backend)
+    )
+
+
+def scan_schedule_candidates(
+    lines: int, extent: int, *, backend: BackendKind = BackendKind.CUDA
+) -> tuple[GeneratedScanSchedule, ...]:
+    """Schedules for ``lines`` scans of ``extent`` elements each, best first."""
+    alone = [
+        GeneratedScanSchedule(threads=threads, lines_per_block=True)
+        for threads in (64, 128, 32)
+    ]
+    together = [
+        GeneratedScanSchedule(threads=threads)
+        for threads in (256, 128, 512, 1024)
+        if threads == 128 or threads <= max(extent, 128)
+    ]
+    if backend is BackendKind.CPU:
+        return tuple(alone)
+    few = lines < 4096 and extent > 64
+    return tuple(together + alone if few else alone + together)
+
+
+def gather_schedule_candidates(
+    elements: int, *, backend: BackendKind = BackendKind.CUDA
+) -> tuple[GatherSchedule, ...]:
+    """Schedules for a gather of ``elements`` elements, best first."""
+    if backend is BackendKind.CPU:
+        return (GatherSchedule(threads=256), GatherSchedule(threads=64))
+    fitting = [t for t in (256, 128, 64, 512) if t <= max(64, elements)]
+    return tuple(GatherSchedule(threads=threads) for threads in fitting)
+
+
+def scatter_schedule_candidates(
+    lines: int, extent: int, *, backend: BackendKind = BackendKind.CUDA
+) -> tuple[ScatterSchedule, ...]:
+    """Schedules for ``lines`` lines of ``extent`` elements along the axis.
+
+    Each part of the axis goes through all indices, so there are no more parts than
+    keep the device busy: some 32,768 threads on a GPU, four blocks on a CPU.
+    """
+    if backend is BackendKind.CPU:
+        threads, wanted = 64, 4 * 64
+    else:
+        threads, wanted = 128, 32768
+    while threads > 32 and threads >= 2 * lines:
+        threads //= 2
+    blocks = -(-max(lines, 1) // threads)
+    segments = max(1, min(wanted // (threads * blocks), extent, 65535))
+    options = dict.fromkeys((segments, max(1, segments // 4), 1))
+    return tuple(ScatterSchedule(threads=threads, segments=parts) for parts in options)
