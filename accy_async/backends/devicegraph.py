@@ -9,6 +9,7 @@ the *topology* stays: the kinds of the nodes, their edges, their loops.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -160,23 +161,29 @@ class GraphNode:
 GraphBody = tuple[GraphNode, ...]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class GraphRequest:
     """What a device graph is to be made of."""
 
     body: GraphBody
 
+    @cached_property
+    def topology(self) -> tuple[object, ...]:
+        """What has to stay for its nodes to be changed in place."""
+        return topology(self.body)
+
+    def launches(self) -> Iterator[PreparedLaunch]:
+        """The launches in it, which know what they use."""
+        for node in walk(self.body):
+            if isinstance(node.operation, PreparedLaunch):
+                yield node.operation
+
     def handles(self) -> dict[Handle, None]:
-        """Every object that its nodes use, in their order, each once."""
+        """What its other nodes use, in their order, each once."""
         found: dict[Handle, None] = {}
         for node in walk(self.body):
-            operation = node.operation
-            if isinstance(operation, PreparedLaunch):
-                found[operation.loaded] = None
-                for binding in operation.request.buffers:
-                    found[binding.handle] = None
-            else:
-                found.update(dict.fromkeys(operation.handles()))
+            if not isinstance(node.operation, PreparedLaunch):
+                found.update(dict.fromkeys(node.operation.handles()))
         return found
 
 
@@ -196,7 +203,7 @@ def node_count(body: GraphBody) -> int:
 
 def topology(body: GraphBody) -> tuple[object, ...]:
     """What has to stay for nodes to be changed in place."""
-    return tuple((_kind(node.operation), node.after) for node in body)
+    return tuple((_kind(node.operation), node.after, node.priority) for node in body)
 
 
 def _kind(operation: GraphOperation) -> object:
@@ -204,8 +211,10 @@ def _kind(operation: GraphOperation) -> object:
         turns = tuple(map(topology, operation.turns))
         return "loop", operation.count is None, turns
     if isinstance(operation, PreparedLaunch):
-        # One of no blocks is nothing to the device.
-        return PreparedLaunch if operation.has_blocks else GraphJoin
+        if not operation.has_blocks:  # nothing to the device
+            return GraphJoin
+        geometry = operation.request.geometry
+        return PreparedLaunch, geometry.cluster, geometry.cooperative
     if isinstance(operation, GraphFill):
         return GraphFill, len(operation.pattern), operation.byte_size > 0
     if isinstance(operation, (GraphUpload, GraphDownload)):

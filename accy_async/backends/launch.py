@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import attrs
 
@@ -11,7 +11,7 @@ from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.handles import BufferBinding, LoadedArtifact, StreamHandle
 from accy_async.backends.journal import Label
 from accy_async.dtypes import ScalarArgument
-from accy_async.errors import LaunchArgumentMismatch
+from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
 from accy_async.values import instances, optional, text, tuple_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from accy_async.backends.lifetimes import ResourceTable
     from accy_async.backends.resources import Resource, Use
 
-__all__ = ["BoundLaunch", "LaunchRequest", "PreparedLaunch"]
+__all__ = ["BoundLaunch", "LaunchRequest", "PreparedLaunch", "refuse_foreign"]
 
 
 @attrs.frozen(kw_only=True)
@@ -146,3 +146,15 @@ class PreparedLaunch:
         self.resources = tuple(
             dict.fromkeys(r for r in (artifact, *buffers) if r is not None)
         )
+
+
+def refuse_foreign(launch: PreparedLaunch) -> NoReturn:
+    """Refuse a launch that another backend prepared.
+
+    Raises:
+        InvalidArtifact: it was.
+    """
+    raise InvalidArtifact(
+        f"kernel {launch.request.artifact.kernel_name!r}: the launch was prepared on "
+        "another backend"
+    )

@@ -32,6 +32,7 @@ from accy_async.graph.outcome import (
 )
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.refs import GraphBuffer, GraphHost, LoopRef, NodeRef
+from accy_async.graph.replaying import PreparedPlan
 from accy_async.graph.run import NodeHandle, Run
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "NodeState",
     "OnError",
     "Operation",
+    "PreparedPlan",
     "Run",
     "RunCancelled",
     "RunStatistics",

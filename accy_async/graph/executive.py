@@ -24,7 +24,12 @@ from accy_async.backends.loading import load_entry
 from accy_async.errors import GraceExpired, InvalidType, LaunchArgumentMismatch
 from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
-from accy_async.graph.lowering.policy import can_lower, follow, lower
+from accy_async.graph.lowering.policy import (
+    FIRST_LOWERED_RUN,
+    can_lower,
+    follow,
+    lower,
+)
 from accy_async.graph.lowering.replay import (
     operations_of,
     replay,
@@ -41,6 +46,7 @@ from accy_async.graph.prepared import (
     check_bindings,
 )
 from accy_async.graph.progress import RunProgress
+from accy_async.graph.replaying import PlainRun, PreparedPlan
 from accy_async.graph.run import Run
 from accy_async.graph.runner import Runner
 from accy_async.graph.slices import in_slices, laid_out, without_pauses
@@ -142,6 +148,42 @@ class GraphExecutive:
         group.start_soon(self._main, job)
         after_first_step(functools.partial(self._see_begun, job))
         return run
+
+    async def prepare(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding] | None,
+        options: LaunchOptions,
+        run_plainly: PlainRun,
+    ) -> PreparedPlan:
+        """Make a plan ready to be run again and again; see `Session.prepare`."""
+        if not isinstance(plan, LaunchGraphPlan):
+            raise InvalidType("prepare.plan", plan, "a LaunchGraphPlan")
+        _refuse_whereabouts(options)
+
+        def check(
+            bindings: Mapping[str, Binding], options: LaunchOptions
+        ) -> tuple[Mapping[str, Binding], Mapping[str, Memory]]:
+            adopted = adopt_bindings(self._backend, plan, bindings)
+            bound = check_bindings(self._backend, plan, adopted)
+            _check_options(self._backend, plan, options)
+            return adopted, bound
+
+        given, bound = check({} if bindings is None else bindings, options)
+        prepared = await self._make(plan, given, bound, options)
+        try:
+            prepared.runs = FIRST_LOWERED_RUN
+            await lower(prepared, options, is_observed=False)
+            if prepared.lowered is None:
+                prepared.close()  # runs prepare it as they need it
+            return PreparedPlan(
+                self._backend, prepared, check, given, run_plainly, self._grace_s
+            )
+        except BaseException as error:
+            errors: list[Exception] = []
+            self._forget(prepared, errors)
+            raise_together("preparing a plan", error, errors)
+            raise
 
     def cancel_all(self) -> None:
         """Cancel every run that is going on."""
@@ -361,30 +403,44 @@ class GraphExecutive:
         taken = self._take_over(key, job)
         if taken is not None:
             return taken
-        await self._load_kernels(job.plan)
+        prepared = await self._make(job.plan, job.bindings, job.bound, job.options)
+        prepared.is_in_use = True
+        prepared.runs = 1
+        replaced = self._prepared.pop(key, None)
+        if replaced is not None and not replaced.is_in_use:
+            replaced.close()
+        self._prepared[key] = prepared
+        self._evict()
+        return prepared
+
+    async def _make(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding],
+        bound: Mapping[str, Memory],
+        options: LaunchOptions,
+    ) -> PreparedGraph:
+        """Load a plan's kernels, and prepare it.
+
+        Cancellation: nothing is left of it but loaded kernels.
+        """
+        await self._load_kernels(plan)
         events = {
             name: event
-            for name, event in job.bindings.items()
+            for name, event in bindings.items()
             if isinstance(event, EventHandle)
         }
         prepared = PreparedGraph(
-            self._backend, job.plan, self._kernels, job.bound, events, job.options
+            self._backend, plan, self._kernels, bound, events, options
         )
-        prepared.is_in_use = True
-        prepared.runs = 1
         try:
-            with without_pauses(len(job.plan.nodes)):
+            with without_pauses(len(plan.nodes)):
                 await in_slices(prepared.make_actions())
         except BaseException as error:
             errors: list[Exception] = []
             self._forget(prepared, errors)
             raise_together("preparing a plan", error, errors)
             raise
-        replaced = self._prepared.pop(key, None)
-        if replaced is not None and not replaced.is_in_use:
-            replaced.close()
-        self._prepared[key] = prepared
-        self._evict()
         return prepared
 
     def _take_over(self, key: tuple[object, ...], job: _Job) -> PreparedGraph | None:
@@ -505,6 +561,17 @@ def _key(job: _Job) -> tuple[object, ...]:
         tuple(sorted(options.tuning.items())),
         options.runtime_scalars,
     )
+
+
+def _refuse_whereabouts(options: LaunchOptions) -> None:
+    """Refuse options that say where and after what a single run is to be."""
+    if not isinstance(options, LaunchOptions):
+        raise InvalidType("prepare.options", options, "LaunchOptions")
+    if options.stream or options.wait_events or options.signal_event:
+        raise LaunchArgumentMismatch(
+            "prepare.options: a stream and events are for single runs; name events in "
+            "the plan instead"
+        )
 
 
 def _title(plan: LaunchGraphPlan) -> str:

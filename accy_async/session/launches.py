@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from accy_async.graph.outcome import RunStatistics
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.prepared import Binding
+    from accy_async.graph.replaying import PreparedPlan
     from accy_async.graph.run import Run
     from accy_async.observe.protocol import Observer
     from accy_async.pipeline.model import KernelCallPipeline
@@ -106,6 +107,43 @@ class SessionLaunches(SessionCore):
             bindings,
             options or LaunchOptions(),
             self.observer if observer is None else harmless(observer),
+        )
+
+    async def prepare(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding] | None = None,
+        options: LaunchOptions | None = None,
+    ) -> PreparedPlan:
+        """Make a plan ready to be run again and again, with these bindings.
+
+        Loads its kernels, allocates its scratch and, where it can be lowered, makes
+        it one graph of the device: ``await prepared.run()`` is then little more than
+        a launch and a wait. Nobody observes such runs, and single nodes cannot be
+        awaited in them.
+
+        Args:
+            plan: what to run.
+            bindings: as for `start`.
+            options: scalars, candidates and ``lowering``; no stream, no events.
+
+        Raises:
+            LaunchArgumentMismatch, InvalidType: bindings or options do not fit.
+            GraphError: it must be lowered (``lowering="always"``) and cannot be.
+            OutOfMemory, RuntimeUnavailable: no room, or a kernel could not be loaded.
+            SessionClosed: the session is not open.
+
+        Cancellation: nothing is left of it but loaded kernels.
+        """
+        self._check("prepare")
+
+        async def run_plainly(
+            bindings: Mapping[str, Binding], options: LaunchOptions
+        ) -> RunStatistics:
+            return await self.run(plan, bindings, options)
+
+        return await self._runs.prepare(
+            plan, bindings, options or LaunchOptions(), run_plainly
         )
 
     async def run(

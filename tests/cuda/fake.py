@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,9 @@ _ATTRIBUTES = {
     "MAX_GRID_DIM_Z": 65535,
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
 }
+
+
+_ADDS_NODE = re.compile("cuGraphAdd[A-Za-z]+Node")
 
 
 @attrs.frozen
@@ -84,6 +88,8 @@ class FakeDriver:
 
     def _function(self, name: str) -> Callable[..., tuple[Any, ...]]:
         does = getattr(self, f"_{name}", None)
+        if does is None and _ADDS_NODE.fullmatch(name):
+            does = self._added_node
         success = bindings.CUresult.CUDA_SUCCESS
 
         def call(*arguments: Any) -> tuple[Any, ...]:
@@ -203,6 +209,31 @@ class FakeDriver:
     def _cuOccupancyMaxActiveClusters(self, function: Any, config: Any) -> tuple[int]:
         del function, config
         return (self.clusters,)
+
+    def _cuGraphCreate(self, flags: int) -> tuple[Any]:
+        del flags
+        return (bindings.CUgraph(self._handle()),)
+
+    def _cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Any]:
+        del graph, flags
+        return (bindings.CUgraphExec(self._handle()),)
+
+    def _cuGraphConditionalHandleCreate(self, *arguments: Any) -> tuple[Any]:
+        del arguments
+        return (bindings.CUgraphConditionalHandle(self._handle()),)
+
+    def _added_node(self, graph: Any, after: Any, count: int, *more: Any) -> tuple[Any]:
+        """Any of the functions that add a node of one kind."""
+        del graph, more
+        assert len(after or ()) == count
+        return (bindings.CUgraphNode(self._handle()),)
+
+    def _cuGraphAddNode(
+        self, graph: Any, after: Any, data: Any, count: int, node: Any
+    ) -> tuple[Any]:
+        del data
+        assert node.conditional.size == 1
+        return self._added_node(graph, after, count)
 
     def _cuGetErrorName(self, code: Any) -> tuple[bytes]:
         return (bindings.CUresult(code).name.encode(),)

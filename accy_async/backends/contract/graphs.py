@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore, admit
-from accy_async.backends.devicegraph import GraphRecord, topology
+from accy_async.backends.devicegraph import GraphRecord
 from accy_async.backends.handles import GraphHandle, Handle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import GraphState
+from accy_async.backends.launch import refuse_foreign
+from accy_async.backends.resources import refuse_destroyed
 from accy_async.errors import CapabilityMismatch, InvalidGraph
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Graphs(BackendCore):
         if not self.capabilities.device_graphs:
             raise CapabilityMismatch("create_graph: this device has no graphs")
         with self._lock:
-            objects = self._objects_of(request)
+            objects, every = self._objects_of(request)
         state = self._open_graph(request, objects)
         resource = self._table.add(
             ObjectKind.GRAPH,
@@ -48,7 +50,7 @@ class Graphs(BackendCore):
             state,
         )
         with self._lock:
-            self._compose(resource, state, request, objects)
+            self._compose(resource, state, objects, every)
         # Of what was destroyed meanwhile, it is never launched.
         return cast("GraphHandle", self._keep_unless_closed(resource))
 
@@ -72,15 +74,15 @@ class Graphs(BackendCore):
         with self._lock:
             resource = self._table.get(graph)
             state = cast("GraphState", resource.payload)
-            objects = self._objects_of(request)
-            if topology(state.request.body) != topology(request.body):
+            objects, every = self._objects_of(request)
+            if state.request.topology != request.topology:
                 return False
             if not self._update_graph(state, request, objects):
                 return False
             state.request = request
             resource.decompose()
             resource.broken_by = None
-            self._compose(resource, state, request, objects)
+            self._compose(resource, state, objects, every)
         return True
 
     def launch_graph(
@@ -123,27 +125,41 @@ class Graphs(BackendCore):
                 event.touch(on.timeline, position)
         return position
 
-    def _objects_of(self, request: GraphRequest) -> dict[Handle, Resource]:
-        """What a request's nodes use; refuses what is not alive."""
+    def _objects_of(
+        self, request: GraphRequest
+    ) -> tuple[dict[Handle, Resource], dict[Resource, None]]:
+        """What a request's nodes use; refuses what is not alive.
+
+        Returns:
+            The objects of nodes that are no launches, by handle; and all objects.
+        """
         found: dict[Handle, Resource] = {}
         for handle in request.handles():
             resource = self._find_for_launch(handle)
             if resource is not None:  # else taken on trust, by a backend that does so
                 found[handle] = resource
-        return found
+        every = dict.fromkeys(found.values())
+        for launch in request.launches():
+            if launch.owner is not self._table:
+                refuse_foreign(launch)
+            for resource in launch.resources:
+                if not resource.is_alive:
+                    refuse_destroyed(resource)
+                every[resource] = None
+        return found, every
 
     def _compose(
         self,
         resource: Resource,
         state: GraphState,
-        request: GraphRequest,
         objects: dict[Handle, Resource],
+        every: dict[Resource, None],
     ) -> None:
         state.events = tuple(
             objects[node.operation.event]
-            for node in request.body
+            for node in state.request.body
             if isinstance(node.operation, GraphRecord)
         )
-        resource.compose(objects.values())
-        lost = next((part for part in objects.values() if not part.is_alive), None)
+        resource.compose(every)
+        lost = next((part for part in every if not part.is_alive), None)
         resource.broken_by = lost

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 from accy_async.backends.contract.core import BackendCore, admit
 from accy_async.backends.handles import StreamHandle
-from accy_async.backends.launch import NEVER, ONCE, BoundLaunch, PreparedLaunch
+from accy_async.backends.launch import (
+    NEVER,
+    ONCE,
+    BoundLaunch,
+    PreparedLaunch,
+    refuse_foreign,
+)
 from accy_async.backends.resources import Use, refuse_destroyed
-from accy_async.errors import InvalidArtifact
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
@@ -161,10 +166,7 @@ class Launches(BackendCore):
     def _check_alive(self, prepared: PreparedLaunch) -> None:
         self._check("launch")
         if prepared.owner is not self._table:
-            raise InvalidArtifact(
-                f"kernel {prepared.request.artifact.kernel_name!r}: the launch was "
-                "prepared on another backend"
-            )
+            refuse_foreign(prepared)
         for resource in prepared.resources:
             if not resource.is_alive:
                 refuse_destroyed(resource)

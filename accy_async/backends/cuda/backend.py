@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.base import DEFAULT_GRACE_S
+from accy_async.backends.cuda.conditions import Conditions
 from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.copies import CudaCopies
 from accy_async.backends.cuda.debugging import SynchronousDriver
 from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, driver_error
 from accy_async.backends.cuda.exchange import CudaExchange
 from accy_async.backends.cuda.geometry import allow_geometry, launch_config
+from accy_async.backends.cuda.graphs import CudaGraph, CudaGraphs
 from accy_async.backends.cuda.memory import (
     BorrowedMemory,
     DeviceMemory,
@@ -44,7 +46,7 @@ def _nothing() -> None:
     """What is done on the host at a position that only has to be noticed."""
 
 
-class CudaBackend(CudaWaiting, CudaCopies, CudaExchange):
+class CudaBackend(CudaWaiting, CudaCopies, CudaExchange, CudaGraphs):
     """One NVIDIA GPU.
 
     Args:
@@ -83,6 +85,7 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange):
         self._pinned = PinnedPool(self._context)
         self._open_words(self._pinned)
         self._unloads = LateUnloads(self._context)
+        self._conditions = Conditions(self._context)
         self._is_given_back = False
         super().__init__(BackendKind.CUDA, grace_s=grace_s)
         self._context.on_loss = self._on_loss
@@ -142,6 +145,7 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange):
             self._hub.close()
             self._context.make_current()
             self._unloads.unload()
+            self._conditions.unload()
             for state in (self._default, *self._exchange):
                 self._close_stream(cast("CudaStream", state))
             self._close_exchange()
@@ -260,12 +264,10 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange):
     def _stream_wait(
         self, stream: StreamState, position: int, event: EventState
     ) -> None:
-        del position
-        native = cast("CudaStream", stream).native
-        self._submit(
-            "cuStreamWaitEvent", native, cast("CudaEvent", event).native, 0,
-            stream=stream,
-        )  # fmt: skip
+        on, awaited = cast("CudaStream", stream), cast("CudaEvent", event)
+        self._submit("cuStreamWaitEvent", on.native, awaited.native, 0, stream=stream)
+        if awaited.finisher is not None:
+            on.flags.finish_with(position, awaited.finisher)
 
     def _elapsed_ns(self, start: EventState, end: EventState) -> float:
         answer = self._driver.cuEventElapsedTime(
@@ -287,6 +289,8 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange):
         elif resource.kind is ObjectKind.ARTIFACT:
             self._unloads.add(cast("CudaKernel", resource.payload))
             self._unload_if_idle()
+        elif resource.kind is ObjectKind.GRAPH:
+            self._close_graph(cast("CudaGraph", resource.payload))
         elif resource.kind is ObjectKind.STREAM:
             self._close_stream(cast("CudaStream", resource.payload))
         else:

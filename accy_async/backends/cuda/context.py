@@ -11,6 +11,7 @@ from typing import Any
 from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.artifact.requirements import DeviceFeatures, SubgroupFeatures
 from accy_async.backends.capabilities import Capabilities, DeviceIdentity
+from accy_async.backends.cuda.conditions import LEAST_DRIVER
 from accy_async.backends.cuda.driver import (
     STICKY_CODES,
     DriverError,
@@ -241,5 +242,7 @@ class CudaContext:
             max_cluster_blocks=_MAX_CLUSTER,
             priorities=(int(least), int(greatest)),
             max_streams=32,
+            device_graphs=True,
+            device_loops=self.driver_version >= LEAST_DRIVER,
             timing_resolution_ns=500.0,
         )

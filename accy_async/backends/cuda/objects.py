@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from accy_async.backends.hooks import EventState, StreamState
@@ -28,11 +29,15 @@ class CudaStream(StreamState):
 
 
 class CudaEvent(EventState):
-    """An event: the driver's handle."""
+    """An event: the driver's handle.
+
+    ``finisher`` is what the host has to do once it is reached, before anybody is told.
+    """
 
     def __init__(self, *, has_timing: bool, native: Any) -> None:  # noqa: ANN401
         super().__init__(has_timing=has_timing)
         self.native = native
+        self.finisher: Callable[[], None] | None = None
 
 
 class LaunchArguments:

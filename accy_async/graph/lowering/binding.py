@@ -51,11 +51,15 @@ class Binder:
         self._plan = prepared.plan
         self._uses = [tuple(slot for slot, _ in uses) for uses in prepared.plan.uses]
         self._launches: dict[tuple[int, ...], PreparedLaunch] = {}
+        # By the outline's node, which is kept so that its identity is its own.
+        self._nodes: dict[OutlineNode, GraphNode] = {}
+        self._outline: Outline | None = None
 
     def forget(self, nodes: Sequence[int]) -> None:
-        """Pack the launches of these nodes anew when they are asked for next."""
+        """Make these nodes anew when they are asked for next."""
         gone = frozenset(nodes)
         self._launches = {k: v for k, v in self._launches.items() if k[0] not in gone}
+        self._nodes = {k: v for k, v in self._nodes.items() if k.index not in gone}
 
     def bind(
         self, outline: Outline, events: Sequence[tuple[EventHandle, int]] = ()
@@ -71,6 +75,9 @@ class Binder:
             InvalidArtifact: a launch does not fit its kernel, the device or what is
                 alive.
         """
+        if outline is not self._outline:
+            self._nodes = {}
+            self._outline = outline
         body = self._body(outline.body)
         records = [(event, outline.ends[item]) for event, item in events]
         return GraphRequest(_with_records(body, records) if records else body)
@@ -81,19 +88,21 @@ class Binder:
         return [first[slot] for slot in where]
 
     def _body(self, nodes: Sequence[OutlineNode]) -> GraphBody:
-        return tuple([self._node(node) for node in nodes])
+        made = self._nodes
+        return tuple([made.get(node) or self._node(node) for node in nodes])
 
     def _node(self, node: OutlineNode) -> GraphNode:
         if node.turns:
             return self._loop(node)
         made = self._plan.nodes[node.index]
-        return GraphNode(
+        self._nodes[node] = found = GraphNode(
             self._operation(node.index, node.where),
             node.after,
             node.index,
             made.name,
             made.priority or 0,
         )
+        return found
 
     def _loop(self, node: OutlineNode) -> GraphNode:
         loop = self._plan.loops[node.index]

@@ -15,6 +15,7 @@ from accy_async.backends.completion import run_abandonable
 from accy_async.errors import AccyError, GraphError
 from accy_async.graph.lowering.lowered import LoweredGraph
 from accy_async.graph.lowering.outline import Obstacle, Outline, outline
+from accy_async.graph.nodes import RuntimeScalar
 from accy_async.graph.options import Lowering
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def follow(prepared: PreparedGraph, nodes: list[int]) -> None:
     if lowered is None:
         return
     found = lowered.outline
-    if prepared.plan.loops:
+    if any(isinstance(loop.count, RuntimeScalar) for loop in prepared.plan.loops):
         again = _outline_of(prepared)
         if not isinstance(again, Outline):
             prepared.obstacles = again

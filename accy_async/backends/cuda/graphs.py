@@ -1,0 +1,222 @@
+"""Device graphs as CUDA graphs, built node by node.
+
+Copies between the host and the device go by way of pinned memory of the graph's
+own, a block for each array: what is copied in is read from the array when the graph
+is launched, what is copied out is in the array when the graph, or a node behind it
+that records an event, is known to be done.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from accy_async.backends.base import Backend
+from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging, update_node
+from accy_async.backends.devicegraph import GraphRecord, walk
+from accy_async.backends.hooks import GraphState, StreamState
+from accy_async.backends.journal import JOURNAL_MASK, Label
+from accy_async.backends.launch import PreparedLaunch
+from accy_async.errors import AccyError
+
+if TYPE_CHECKING:
+    from accy_async.backends.cuda.conditions import Conditions
+    from accy_async.backends.cuda.context import CudaContext
+    from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
+    from accy_async.backends.cuda.objects import CudaEvent, CudaStream
+    from accy_async.backends.cuda.timeline import CudaTimeline
+    from accy_async.backends.devicegraph import GraphRequest
+    from accy_async.backends.guards import GuardOf
+    from accy_async.backends.handles import Handle
+    from accy_async.backends.resources import Resource
+
+__all__ = ["CudaGraph", "CudaGraphs"]
+
+_LABELS_KEPT = 32
+"""Launches of a graph that are named where a lost device has to be explained."""
+
+
+class CudaGraph(GraphState):
+    """A graph: the driver's handles, and what its nodes have of the host.
+
+    Attributes:
+        native: the graph, whose nodes are what can be updated.
+        executable: what is launched.
+        nodes: of each node of the request that is not within a loop, the driver's.
+        staging: pinned memory, by the array that it stands for.
+        counters: device memory of the loops that count.
+        stores: of each event that a node records, what is in the host's arrays by
+            then: the pinned memory, and whether no node behind the event writes it.
+        work: the launches in it, for the journal.
+    """
+
+    def __init__(self, request: GraphRequest) -> None:
+        super().__init__(request)
+        self.native: Any = None
+        self.executable: Any = None
+        self.nodes: list[tuple[Any, ...]] = []
+        self.staging: dict[int, Staging] = {}
+        self.counters: DeviceMemory | None = None
+        self.stores: list[list[tuple[Staging, bool]]] = []
+        self.work: tuple[Label, ...] = ()
+
+
+class CudaGraphs(Backend):
+    """The hooks of the backend for device graphs."""
+
+    _context: CudaContext
+    _driver: Any
+    _pool: DevicePool
+    _pinned: PinnedPool
+    _conditions: Conditions
+
+    @abstractmethod
+    def _blame(self, result: Any, call: str, stream: StreamState) -> AccyError:  # noqa: ANN401
+        """The error of a submission."""
+
+    def _open_graph(
+        self, request: GraphRequest, objects: Mapping[Handle, Resource]
+    ) -> GraphState:
+        self._context.make_current()
+        graph = CudaGraph(request)
+        driver, check = self._driver, self._context.check
+        try:
+            graph.native = check(driver.cuGraphCreate(0), "cuGraphCreate")
+            builder = GraphBuilder(
+                self._context, self._pool, self._pinned, self._conditions, objects
+            )
+            try:
+                graph.nodes = builder.build(graph.native, request.body)
+            finally:
+                graph.staging, graph.counters = builder.staging, builder.counters
+            answer = driver.cuGraphInstantiate(graph.native, 0)
+            graph.executable = check(answer, "cuGraphInstantiate")
+        except BaseException:
+            self._close_graph(graph)
+            raise
+        graph.work = _labels(request)
+        graph.stores = list(_stores(request, list(graph.staging.values())))
+        return graph
+
+    def _update_graph(
+        self,
+        graph: GraphState,
+        request: GraphRequest,
+        objects: Mapping[Handle, Resource],
+    ) -> bool:
+        mine = cast("CudaGraph", graph)
+        self._context.make_current()
+        old, new = graph.request.body, request.body
+        for natives, before, now in zip(mine.nodes, old, new, strict=True):
+            if before.operation is now.operation or before.operation == now.operation:
+                continue
+            if not update_node(
+                self._context,
+                mine.executable,
+                natives,
+                now.operation,
+                objects,
+                mine.staging,
+            ):  # a constraint of the driver's: another graph will do
+                return False
+        mine.work = _labels(request)
+        return True
+
+    def _launch_graph(
+        self, stream: StreamState, graph: GraphState, guard_of: GuardOf | None
+    ) -> int:
+        del guard_of  # a GPU asks nobody
+        mine: CudaGraph = graph  # type: ignore[assignment]
+        on: CudaStream = stream  # type: ignore[assignment]
+        for staging in mine.staging.values():
+            if staging.is_loaded:
+                np.copyto(staging.block, staging.array_bytes)
+        position = stream.timeline.advance()
+        self._context.make_current()
+        (result,) = self._driver.cuGraphLaunch(mine.executable, on.native)
+        if result != 0:
+            raise self._blame(result, "cuGraphLaunch", stream)
+        journal = stream.journal
+        journal.work[position & JOURNAL_MASK] = mine.work  # type: ignore[union-attr]
+        journal.positions[position & JOURNAL_MASK] = position  # type: ignore[union-attr]
+        if mine.staging or mine.events:
+            self._after_launch(mine, on, position)
+        return position
+
+    def _after_launch(self, graph: CudaGraph, on: CudaStream, position: int) -> None:
+        """Have what the graph copies out stored, and its events known as recorded."""
+        line: CudaTimeline = on.flags
+        written = [(one, True) for one in graph.staging.values() if one.writers]
+        pending = {staging for staging, _ in written}
+        for event, stores in zip(graph.events, graph.stores, strict=True):
+            state = cast("CudaEvent", event.payload)
+            state.mark = (line, position)
+            state.time_ns = None
+            state.finisher = partial(_store, stores, pending) if stores else None
+        if written:
+            size = sum(one.byte_size for one in pending)
+            line.finish_with(position, partial(_store, written, pending), size)
+        elif graph.staging:  # it is read by the device until then
+            line.request(position)
+
+    def _close_graph(self, graph: CudaGraph) -> None:
+        """Destroy what there is of a graph; nothing of it may be in use."""
+        driver, check = self._driver, self._context.check
+        executable, graph.executable = graph.executable, None
+        native, graph.native = graph.native, None
+        counters, graph.counters = graph.counters, None
+        for staging in graph.staging.values():
+            self._pinned.give_back(staging.address, staging.byte_size)
+        graph.staging = {}
+        if counters is not None:
+            self._pool.free(counters)
+        if executable is not None:
+            check(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy")
+        if native is not None:
+            check(driver.cuGraphDestroy(native), "cuGraphDestroy")
+
+
+def _store(stores: Sequence[tuple[Staging, bool]], pending: set[Staging]) -> None:
+    """Copy what a launch has written to the arrays, each once it is whole."""
+    for staging, is_whole in stores:
+        if staging in pending:
+            staging.store()
+            if is_whole:
+                pending.discard(staging)
+
+
+def _stores(
+    request: GraphRequest, staging: Sequence[Staging]
+) -> Iterator[list[tuple[Staging, bool]]]:
+    """What is in the host's arrays when each event is recorded."""
+    body = request.body
+    for node in body:
+        if not isinstance(node.operation, GraphRecord):
+            continue
+        before: set[int] = set()
+        todo = list(node.after)
+        while todo:
+            place = todo.pop()
+            if place not in before:
+                before.add(place)
+                todo += body[place].after
+        yield [
+            (one, one.writers <= before)
+            for one in staging
+            if not one.writers.isdisjoint(before)
+        ]
+
+
+def _labels(request: GraphRequest) -> tuple[Label, ...]:
+    """The launches of a graph, as a lost device's error names them; not too many."""
+    found: list[Label] = []
+    for node in walk(request.body):
+        if isinstance(node.operation, PreparedLaunch):
+            found.append(node.operation.label)
+            if len(found) == _LABELS_KEPT:
+                break
+    return tuple(found)

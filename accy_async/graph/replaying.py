@@ -1,0 +1,274 @@
+"""A plan made ready once, to be run again and again at little more than a launch.
+
+`Session.prepare` gives a `PreparedPlan`. Where the plan can be lowered, a run of it is
+one launch of a device graph on a stream of its own and one wait: there is no task, no
+`Run`, and nothing is kept for each node. What cannot be lowered is run as
+`Session.run` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import attrs
+
+from accy_async.backends.base import SettleTimeout
+from accy_async.backends.cleanup import raise_together
+from accy_async.backends.timeline import Mark
+from accy_async.errors import GraceExpired, GraphError, SessionClosed
+from accy_async.graph.lowering.policy import follow
+from accy_async.graph.nodes import HostSlot
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import StreamHandle
+    from accy_async.dtypes import ScalarArgument
+    from accy_async.graph.lowering.lowered import LoweredGraph
+    from accy_async.graph.lowering.outline import Obstacle
+    from accy_async.graph.options import LaunchOptions
+    from accy_async.graph.prepared import Binding, Memory, PreparedGraph
+
+__all__ = ["PlainRun", "PreparedPlan"]
+
+PlainRun = Callable[[Mapping[str, "Binding"], "LaunchOptions"], Awaitable[object]]
+"""Runs the plan with these bindings and options, as `Session.run` does."""
+
+Check = Callable[
+    [Mapping[str, "Binding"], "LaunchOptions"],
+    tuple[Mapping[str, "Binding"], Mapping[str, "Memory"]],
+]
+"""Checks bindings and options; gives the bindings, what was foreign adopted, and the
+buffers and arrays behind them."""
+
+
+class PreparedPlan:
+    """A plan with its buffers, ready to be run; `Session.prepare` makes one.
+
+    It belongs to its session, and to the task that uses it: runs of one prepared plan
+    come one after the other, in the order of the calls.
+
+    Attributes:
+        obstacles: what kept it from being lowered; empty where it is a device graph.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        prepared: PreparedGraph,
+        check: Check,
+        bindings: Mapping[str, Binding],
+        run_plainly: PlainRun,
+        grace_s: float,
+    ) -> None:
+        self.obstacles: tuple[Obstacle, ...] = prepared.obstacles
+        self._backend = backend
+        self._prepared = prepared
+        self._check = check
+        self._bindings = dict(bindings)
+        self._run_plainly = run_plainly
+        self._grace_s = grace_s
+        self._lowered: LoweredGraph | None = prepared.lowered
+        self._stream: StreamHandle | None = None
+        if self._lowered is not None:
+            self._stream = backend.create_stream()
+            self._line = backend.mark(self._stream).timeline
+        outline = None if self._lowered is None else self._lowered.outline
+        # What a launch has to do besides launching: most have nothing.
+        self._has_events = outline is not None and bool(
+            outline.waits or outline.signals
+        )
+        self._has_arrays = any(isinstance(s, HostSlot) for s in prepared.plan.slots)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        plan = self._prepared.plan
+        how = "closed" if self._is_closed else "lowered" if self.is_lowered else "plain"
+        return f"<PreparedPlan of {len(plan.nodes)} nodes: {how}>"
+
+    @property
+    def is_lowered(self) -> bool:
+        """True where a run is one launch of a device graph."""
+        return self._lowered is not None
+
+    @property
+    def made(self) -> int:
+        """How often a device graph was made for it; changes in place make none."""
+        return 0 if self._lowered is None else self._lowered.made
+
+    async def run(self) -> None:
+        """Run the plan, and return when all of it is done.
+
+        Raises:
+            DeviceError: a node failed, by name where the device tells.
+            ExceptionGroup: everything that failed, where the plan is not lowered.
+            InvalidGraph: something that it uses was destroyed.
+            SessionClosed: it was closed, or its session was.
+
+        Cancellation: what was submitted is awaited for the session's grace, then
+            left to the reaper, with a `GraceExpired` in an ExceptionGroup; a plan
+            that is left so is closed.
+        """
+        if self._lowered is None:
+            await self._run_unlowered()
+            return
+        if self._has_arrays and not self._line.is_idle:
+            await self._line.wait_reached(self._line.submitted)
+        self.submit()
+        try:
+            await self._backend.wait_stream(self._stream)  # type: ignore[arg-type]
+        except anyio.get_cancelled_exc_class() as cancelled:
+            await self._settle(cancelled)
+            raise
+
+    def submit(self) -> Mark:
+        """Submit a run without waiting for it: ``await mark.wait()`` does. Sync.
+
+        Runs that are submitted one after the other follow each other on the device.
+
+        Raises:
+            GraphError: the plan is not lowered; or it copies from or to arrays of the
+                host, and its last run is not done.
+            InvalidGraph: something that it uses was destroyed.
+            SessionClosed: it was closed, or its session was.
+        """
+        lowered = self._lowered
+        if lowered is None or self._is_closed:
+            self._refuse()
+        if self._has_arrays and not self._line.is_idle:
+            raise GraphError(
+                "submit: the arrays of the last run are still in use; wait for it first"
+            )
+        assert lowered is not None
+        if self._has_events:
+            return self._submit_with_events(lowered)
+        return Mark(self._line, lowered.launch(self._stream, None))
+
+    async def rebind(
+        self,
+        bindings: Mapping[str, Binding] | None = None,
+        runtime_scalars: Sequence[ScalarArgument] | None = None,
+    ) -> None:
+        """Have the next runs use other buffers, arrays and scalars.
+
+        Costs some 15 us for each node that they are for, and nothing for the rest; a
+        loop of another number of iterations, or another array of the host, may take
+        another device graph.
+
+        Args:
+            bindings: those that change; the others stay.
+            runtime_scalars: all of the plan's; as they were if left out.
+
+        Raises:
+            LaunchArgumentMismatch, InvalidType: they do not fit the plan; it goes on
+                as it was.
+            GraphError: with these scalars it cannot be lowered; it is closed then.
+            SessionClosed: it was closed, or its session was.
+
+        Cancellation: before anything has changed.
+        """
+        if self._is_closed:
+            self._refuse()
+        prepared = self._prepared
+        options = prepared.options
+        if runtime_scalars is not None:
+            options = attrs.evolve(options, runtime_scalars=tuple(runtime_scalars))
+        merged: Mapping[str, Binding] = {**self._bindings, **(bindings or {})}
+        merged, bound = self._check(merged, options)
+        if self._lowered is None:
+            self._bindings, prepared.options = dict(merged), options
+            await anyio.lowlevel.checkpoint()
+            return
+        if not self._line.is_idle:
+            await self._line.wait_reached(self._line.submitted)
+        else:
+            await anyio.lowlevel.checkpoint()
+        try:
+            follow(prepared, prepared.rebind(bound, options))
+        except BaseException as error:
+            errors: list[Exception] = []
+            self._close(errors)
+            raise_together("rebinding a plan", error, errors)
+            raise
+        self._bindings = dict(merged)
+
+    async def aclose(self) -> None:
+        """Give back what it has; work in flight is awaited for the session's grace.
+
+        Idempotent; the session does it at the latest.
+
+        Raises:
+            GraceExpired: the work did not end in time; it is left to the reaper.
+
+        Cancellation: shielded from it, for the grace.
+        """
+        if self._is_closed:
+            return
+        if self._lowered is not None and self._backend.is_healthy:
+            await self._settle(None)
+        errors: list[Exception] = []
+        self._close(errors)
+        raise_together("closing a prepared plan", None, errors)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _refuse(self) -> None:
+        if self._is_closed:
+            raise SessionClosed("this prepared plan is closed")
+        named = "; ".join(map(str, self.obstacles))
+        raise GraphError(f"submit: the plan is not lowered: {named}")
+
+    def _submit_with_events(self, lowered: LoweredGraph) -> Mark:
+        backend, events = self._backend, self._prepared.events
+        for name in lowered.outline.waits:
+            backend.stream_wait_event(self._stream, events[name])
+        position = lowered.launch(self._stream, None)
+        for name in lowered.outline.signals:
+            position = backend.record_event(events[name], self._stream)
+        return Mark(self._line, position)
+
+    async def _run_unlowered(self) -> None:
+        if self._is_closed:
+            self._refuse()
+        await self._run_plainly(self._bindings, self._prepared.options)
+
+    async def _settle(self, primary: BaseException | None) -> None:
+        """Wait for what is in flight; close where the grace is not enough."""
+        line = self._line
+        settled = await self._backend.settle(
+            lambda: line.wait_reached(line.submitted), self._grace_s
+        )
+        if not isinstance(settled, SettleTimeout):
+            return
+        errors: list[Exception] = [
+            GraceExpired("a prepared plan", self._grace_s, (self._name(),))
+        ]
+        self._close(errors)
+        raise_together("a prepared plan", primary, errors)
+
+    def _name(self) -> str:
+        return f"a graph of {len(self._prepared.plan.nodes)} nodes"
+
+    def _close(self, errors: list[Exception]) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._lowered = None
+        try:
+            self._prepared.close()
+        except Exception as error:  # noqa: BLE001 - raised by the caller
+            errors.append(error)
+        if self._stream is not None:
+            self._backend.discard(self._stream)

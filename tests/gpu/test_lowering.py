@@ -1,0 +1,385 @@
+"""Plans as CUDA graphs: results, loops, new buffers, lifetimes, cancellation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import numpy as np
+import pytest
+
+from accy_async.artifact.entry import KernelCallArtifact
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
+from accy_async.graph.run import Run
+from accy_async.session import Session, open_session
+from tests.gpu import native
+from tests.gpu.test_graphs import cuda_kernels
+from tests.graphs.programs import LENGTH, Program
+
+pytestmark = pytest.mark.gpu
+
+U32 = DType.U32
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+ALWAYS = LaunchOptions(lowering="always")
+
+
+def on_gpu(loop: str, work: Callable[[Session], Awaitable[None]]) -> None:
+    """Do something in a session; nothing of it is left, on the device either."""
+
+    async def main() -> None:
+        async with open_session("cuda") as session:
+            with anyio.fail_after(100):
+                await work(session)
+        assert not any(session.live_objects().values()), session.live_objects()
+
+    anyio.run(main, backend=loop)
+
+
+def begin(session: Session, program: Program, lowering: str) -> Run:
+    bindings: dict[str, object] = dict(program.hosts)
+    for slot in program.plan.slots:
+        if slot.name.startswith("b") and not getattr(slot, "is_scratch", False):
+            bindings[slot.name] = session.allocate(LENGTH, U32)
+    if program.has_external:
+        bindings["start"] = event = session.backend.create_event()
+        session.backend.record_event(event)
+    options = LaunchOptions(runtime_scalars=program.scalars, lowering=lowering)
+    return session.start(program.plan, bindings, options)
+
+
+@LOOPS
+@pytest.mark.parametrize("seed", range(12))
+def test_results_are_the_models(loop: str, seed: int) -> None:
+    """Random graphs with loops and carries, twice each, four at a time."""
+    lengths = [5, 20, 60, 150]
+    programs = [
+        Program(
+            100 * seed + length,
+            length,
+            cuda_kernels(),
+            has_hosts=False,
+            has_while=False,
+        )
+        for length in lengths
+    ]
+
+    async def work(session: Session) -> None:
+        for _ in range(2):
+            expected = [program.expected() for program in programs]
+            runs = [begin(session, program, "always") for program in programs]
+            for run in runs:
+                assert (await run).is_lowered
+            for program, values in zip(programs, expected, strict=True):
+                for name, array in values.items():
+                    np.testing.assert_array_equal(program.hosts[name], array, name)
+
+    on_gpu(loop, work)
+
+
+def recurrence(
+    count: int | None, value: KernelCallArtifact
+) -> tuple[LaunchGraphPlan, str]:
+    """``x = 3 x + 1`` so often, in two buffers that take turns."""
+    b = LaunchGraphBuilder()
+    x, y, one = (b.scratch(name, U32, 1) for name in ("x", "y", "one"))
+    b.fill(x, 1)
+    b.fill(one, 1)
+    scalars = (ScalarArgument.u32(1), ScalarArgument.u32(3))
+    times = b.runtime_scalar() if count is None else count
+    with b.loop(count=times, carries=[(x, y)], name="loop"):
+        b.kernel(value, [y.write, x.read, one.read], scalars, name="step")
+    b.copy_out(x, b.host("answer", U32, 1), name="save")
+    return b.build(), "answer"
+
+
+def model(count: int) -> int:
+    x = 1
+    for _ in range(count):
+        x = (3 * x + 1) % 2**32
+    return x
+
+
+@LOOPS
+def test_c60_loops_with_carried_values(loop: str) -> None:
+    """C60: a thousand iterations, none, and every number around the unrolling."""
+    plan, name = recurrence(None, cuda_kernels().axpy)
+    answer = np.zeros(1, np.uint32)
+    assert model(1000) == 3180628145
+
+    async def work(session: Session) -> None:
+        for count in (1000, 0, 1, 2, 3, 127, 128, 129, 130, 1001, 0, 1000):
+            options = LaunchOptions(
+                runtime_scalars=(ScalarArgument.u32(count),), lowering="always"
+            )
+            await session.run(plan, {name: answer}, options)
+            assert answer[0] == model(count), count
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_c60_two_values_swapped_and_nested_loops(loop: str) -> None:
+    """C60: two carries at once; thirty times thirty turns, all on the device."""
+    kernels = cuda_kernels()
+    b = LaunchGraphBuilder()
+    x, y, u, v, one = (b.scratch(name, U32, 1) for name in ("x", "y", "u", "v", "one"))
+    for buffer, value in ((x, 1), (u, 2), (one, 1)):
+        b.fill(buffer, value)
+    three, five = ((ScalarArgument.u32(1), ScalarArgument.u32(n)) for n in (3, 5))
+    with b.loop(count=201, carries=[(x, y), (u, v)], name="pairs"):
+        b.kernel(kernels.axpy, [y.write, x.read, u.read], three)
+        b.kernel(kernels.axpy, [v.write, u.read, one.read], five)
+    with b.loop(count=30, name="outer"):
+        with b.loop(count=31, carries=[(x, y)], name="inner"):
+            b.kernel(kernels.axpy, [y.write, x.read, one.read], three)
+        b.kernel(kernels.add, [u.read_write, u.read_write, x.read], three[:1])
+    out = [b.host(f"out{i}", U32, 1) for i in range(2)]
+    b.copy_out(x, out[0])
+    b.copy_out(u, out[1])
+    plan = b.build()
+    arrays = {f"out{i}": np.zeros(1, np.uint32) for i in range(2)}
+    p, q = 1, 2
+    for _ in range(201):
+        p, q = (3 * p + q) % 2**32, (5 * q + 1) % 2**32
+    for _ in range(30):
+        for _ in range(31):
+            p = (3 * p + 1) % 2**32
+        q = (q + p) % 2**32
+
+    async def work(session: Session) -> None:
+        for _ in range(3):
+            await session.run(plan, arrays, ALWAYS)
+            assert (arrays["out0"][0], arrays["out1"][0]) == (p, q)
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_loops_that_a_value_ends(loop: str) -> None:
+    """While a counter is not zero that the body counts down, in a counted loop."""
+    kernels = cuda_kernels()
+    b = LaunchGraphBuilder()
+    n, minus, total, one = (
+        b.scratch(x, U32, 1) for x in ("n", "minus", "total", "one")
+    )
+    b.fill(minus, 2**32 - 1)
+    b.fill(total, 0)
+    b.fill(one, 1)
+    size = (ScalarArgument.u32(1),)
+    with b.loop(count=200, name="outer"):
+        b.fill(n, 7)
+        with b.loop(while_=n, name="inner"):
+            b.kernel(kernels.add, [n.read_write, n.read_write, minus.read], size)
+            b.kernel(kernels.add, [total.read_write, total.read_write, one.read], size)
+    b.copy_out(total, b.host("out", U32, 1))
+    plan, out = b.build(), np.zeros(1, np.uint32)
+
+    async def work(session: Session) -> None:
+        for _ in range(2):
+            await session.run(plan, {"out": out}, ALWAYS)
+            assert out[0] == 1400
+
+    on_gpu(loop, work)
+
+
+MOST = 4096
+
+
+def test_c63_new_buffers_each_time() -> None:
+    """C63: 5000 replays with buffers of five sizes in turn; one graph, memory flat."""
+    kernels = cuda_kernels()
+    b = LaunchGraphBuilder()
+    x, y, z = (b.buffer(name, U32, MOST) for name in "xyz")
+    count = b.runtime_scalar()
+    factor = b.runtime_scalar()
+    b.kernel(kernels.axpy, [y.write, x.read, x.read], (count, factor), name="scale")
+    b.kernel(kernels.add, [z.write, y.read, x.read], (count,), name="add")
+    plan = b.build()
+    sizes = (MOST, 1, 63, 1000, 4095)
+
+    async def work(session: Session) -> None:
+        values = np.arange(MOST, dtype=np.uint32)
+        source = await session.upload(values)
+        out = session.allocate(MOST, U32)
+        backend = session.backend
+        prepared = None
+        used: list[int] = []
+        for number in range(5000):
+            size = sizes[number % 5]
+            y, z = session.allocate(MOST, U32), session.allocate(MOST, U32)
+            scalars = (ScalarArgument.u32(size), ScalarArgument.u32(number))
+            bindings = {"x": source, "y": y, "z": z}
+            if prepared is None:
+                options = LaunchOptions(runtime_scalars=scalars, lowering="always")
+                prepared = await session.prepare(plan, bindings, options)
+            else:
+                await prepared.rebind({"y": y, "z": z}, scalars)
+            await prepared.run()
+            if number % 50 < 5:
+                found = await session.download(z)
+                wanted = values[:size] * np.uint32(number) + 2 * values[:size]
+                np.testing.assert_array_equal(found[:size], wanted)
+                used.append(backend.memory_statistics()["used_bytes"])  # type: ignore[attr-defined]
+            y.free()
+            z.free()
+        assert prepared is not None
+        assert prepared.made == 1
+        assert max(used) <= used[4] + 8 * MOST * 4
+        out.free()
+        await prepared.aclose()
+
+    on_gpu("asyncio", work)
+
+
+@LOOPS
+def test_new_buffers_through_the_session(loop: str) -> None:
+    """The same through `Session.run`: plain, lowered, taken over, all exact."""
+    kernels = cuda_kernels()
+    b = LaunchGraphBuilder()
+    x, z = b.buffer("x", U32, 64), b.buffer("z", U32, 64)
+    y = b.scratch("y", U32, 64)
+    size = ScalarArgument.u32(64)
+    b.kernel(kernels.axpy, [y.write, x.read, x.read], (size, b.runtime_scalar()))
+    b.kernel(kernels.add, [z.write, y.read, x.read], (size,))
+    plan = b.build()
+
+    async def work(session: Session) -> None:
+        values = np.arange(64, dtype=np.uint32)
+        lowered = 0
+        for number in range(60):
+            arrays = {"x": await session.upload(values + np.uint32(number))}
+            arrays["z"] = session.allocate(64, U32)
+            options = LaunchOptions(runtime_scalars=(ScalarArgument.u32(number),))
+            for _ in range(1 + number % 3):
+                statistics = await session.run(plan, arrays, options)
+                lowered += statistics.is_lowered
+            found = await session.download(arrays["z"])
+            wanted = (values + np.uint32(number)) * np.uint32(number + 2)
+            np.testing.assert_array_equal(found, wanted)
+            for array in arrays.values():
+                array.free()
+        assert lowered > 60
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_awaited_nodes_and_their_arrays(loop: str) -> None:
+    """A node awaited before is told of while the graph goes on, its array filled."""
+    b = LaunchGraphBuilder()
+    x = b.scratch("x", U32, 1000)
+    first, second = b.host("first", U32, 1000), b.host("second", U32, 1000)
+    b.fill(x, 1, name="ones")
+    b.copy_out(x, first, name="read ones")
+    b.kernel(native.entry("spin"), [], [ScalarArgument.u64(300_000_000)], name="spin")
+    b.fill(x, 2, name="twos")
+    b.copy_out(x, second, name="read twos", after="spin")
+    plan = b.build()
+
+    async def work(session: Session) -> None:
+        one, two = np.zeros(1000, np.uint32), np.zeros(1000, np.uint32)
+        bindings = {"first": one, "second": two}
+        for number in range(3):
+            one.fill(0)
+            two.fill(0)
+            run = session.start(plan, bindings, ALWAYS)
+            await run["read ones"]
+            assert one.sum() == 1000
+            if number:
+                assert not run["spin"].state.is_final
+                assert two.sum() == 0
+                one.fill(7)  # it is the caller's again
+            await run
+            assert two.sum() == 2000
+            assert not number or one.sum() == 7000
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_cancelling_a_replay(loop: str) -> None:
+    """It ends within what the kernel takes, and the plan runs again."""
+    b = LaunchGraphBuilder()
+    for number in range(3):
+        b.kernel(
+            native.entry("spin"),
+            [],
+            [ScalarArgument.u64(100_000_000)],
+            name=f"n{number}",
+            after=(f"n{number - 1}",) if number else (),
+        )
+    plan = b.build()
+
+    async def work(session: Session) -> None:
+        prepared = await session.prepare(plan, options=ALWAYS)
+        for _ in range(2):
+            with anyio.move_on_after(0.02) as scope:
+                await session.run(plan, options=ALWAYS)
+            assert scope.cancelled_caught
+            with anyio.move_on_after(0.02) as scope:
+                await prepared.run()
+            assert scope.cancelled_caught
+        await prepared.run()
+        assert (await session.run(plan, options=ALWAYS)).is_lowered
+        # Left in flight: the session's exit waits for it.
+        session.start(plan, options=ALWAYS)
+        prepared.submit()
+
+    on_gpu(loop, work)
+
+
+def test_fills_and_copies_of_every_width() -> None:
+    """Patterns of 1, 2, 4 and 8 bytes; empty buffers; copies on the device."""
+    dtypes = (DType.U8, DType.U16, DType.U32, DType.U64, DType.F64)
+    b = LaunchGraphBuilder()
+    for dtype in dtypes:
+        for size in (0, 1, 77):
+            name = f"{dtype}_{size}"
+            x = b.scratch(f"x{name}", dtype, size)
+            y = b.scratch(f"y{name}", dtype, size)
+            b.fill(x, 201)
+            b.copy(x, y)
+            b.copy_out(y, b.host(name, dtype, size))
+    plan = b.build()
+    arrays = {
+        f"{dtype}_{size}": np.zeros(size, dtype.numpy)
+        for dtype in dtypes
+        for size in (0, 1, 77)
+    }
+
+    async def work(session: Session) -> None:
+        await session.run(plan, arrays, ALWAYS)
+        for array in arrays.values():
+            assert (array == 201).all()
+
+    on_gpu("asyncio", work)
+
+
+def test_buffers_freed_in_flight_outlive_the_graph() -> None:
+    """So does the graph itself; nothing is left when it is through."""
+    kernels = cuda_kernels()
+    b = LaunchGraphBuilder()
+    x, y = b.buffer("x", U32, 1000), b.buffer("y", U32, 1000)
+    b.kernel(native.entry("spin"), [], [ScalarArgument.u64(50_000_000)], name="spin")
+    size = (ScalarArgument.u32(1000),)
+    b.kernel(kernels.add, [y.write, x.read, x.read], size, after="spin")
+    plan = b.build()
+
+    async def work(session: Session) -> None:
+        x, y = session.allocate(1000, U32), session.allocate(1000, U32)
+        prepared = await session.prepare(plan, {"x": x, "y": y}, ALWAYS)
+        await prepared.run()
+        mark = prepared.submit()
+        x.free()
+        y.free()
+        assert session.live_objects()["buffers"] == 2
+        assert not mark.is_reached
+        await prepared.aclose()
+        assert mark.is_reached
+        await anyio.sleep(0.01)
+        session.backend.reaper.sweep()
+        assert session.live_objects()["buffers"] == 0
+        assert session.live_objects()["graphs"] == 0
+
+    on_gpu("asyncio", work)
