@@ -19,8 +19,9 @@ from accy_async.artifact.geometry import FixedLaunch
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends import BufferBinding, LaunchRequest, LoadedArtifact
 from accy_async.backends.cuda import CudaBackend
-from accy_async.compiler.emit import compile_ptx
+from accy_async.compiler.emit import compile_ptx, emit_cuda
 from accy_async.compiler.form import Kernel
+from accy_async.compiler.nvrtc import compile_cuda
 from accy_async.dtypes import ScalarArgument
 from tests.compiler.harness import Array
 from tests.gpu import native
@@ -36,9 +37,13 @@ def shared_backend() -> CudaBackend:
 
 
 class GpuRunner:
-    """Kernels on the GPU; `run` launches one over a grid."""
+    """Kernels on the GPU; `run` launches one over a grid.
 
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
+    As PTX of LLVM's, or as CUDA C++ that NVRTC compiles.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], *, as_text: bool = False) -> None:
+        self._as_text = as_text
         self._backend = shared_backend()
         self._kernels = {kernel.name: kernel for kernel in kernels}
         self._loaded: dict[str, tuple[KernelArtifact, LoadedArtifact]] = {}
@@ -87,16 +92,29 @@ class GpuRunner:
 
     def _load(self, name: str) -> tuple[KernelArtifact, LoadedArtifact]:
         if name not in self._loaded:
-            kernel = self._kernels[name]
-            artifact = KernelArtifact(
-                kernel_name=name,
-                format=ArtifactFormat.CUDA_PTX,
-                argument_count=len(kernel.buffers) + len(kernel.scalars),
-                scalar_argument_count=len(kernel.scalars),
-                payload=compile_ptx([kernel]),
-            )
+            artifact = self._artifact(self._kernels[name])
             self._loaded[name] = artifact, self._backend.load_artifact(artifact)
         return self._loaded[name]
+
+    def _artifact(self, kernel: Kernel) -> KernelArtifact:
+        argument_count = len(kernel.buffers) + len(kernel.scalars)
+        if self._as_text:
+            identity = self._backend.capabilities.identity
+            binary = compile_cuda(
+                emit_cuda([kernel]), kernel.name, architecture=identity.architecture
+            )
+            return binary.artifact(
+                kernel.name,
+                argument_count=argument_count,
+                scalar_argument_count=len(kernel.scalars),
+            )
+        return KernelArtifact(
+            kernel_name=kernel.name,
+            format=ArtifactFormat.CUDA_PTX,
+            argument_count=argument_count,
+            scalar_argument_count=len(kernel.scalars),
+            payload=compile_ptx([kernel]),
+        )
 
 
 @contextmanager

@@ -5,14 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from accy_async.compiler.kernels import (
-    SCAN_DTYPES,
-    TILE,
-    add_base,
-    block_scan,
-    reference_scan,
-    sums_scan,
-)
+from accy_async.artifact.formats import BackendKind
+from accy_async.compiler.kernels import SCAN_DTYPES, TILE, reference_scan
 from accy_async.compiler.kernels.catalogue import library_kernels
 from accy_async.dtypes import DType
 from tests.compiler import harness as cpu
@@ -52,15 +46,26 @@ def test_elementwise_kernels_match_the_cpu_to_the_bit(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("kind", [BackendKind.CPU, BackendKind.VULKAN], ids=str)
 @pytest.mark.parametrize("dtype", SCAN_DTYPES, ids=str)
-def test_scan_matches_the_reference_to_the_bit(dtype: DType, length: int) -> None:
+def test_scan_matches_the_reference_to_the_bit(
+    dtype: DType, length: int, kind: BackendKind
+) -> None:
+    """The kernels made for CPUs run too, to the same bits."""
     values = _values(dtype, length)
-    kernels = [make(dtype).kernel for make in (block_scan, sums_scan, add_base)]
+    found = [k for k in library_kernels(dtype, kind) if "scan" in k.target]
+    of = {library.target.rpartition(".")[2]: library for library in found}
     tiles = -(-length // TILE)
     result = np.zeros_like(values)
     sums, scanned = np.zeros(tiles, values.dtype), np.zeros(tiles, values.dtype)
-    with compiled(*kernels) as runner:
-        runner.run(kernels[0].name, [result, values, sums], [length], tiles)
-        runner.run(kernels[1].name, [scanned, sums], [tiles])
-        runner.run(kernels[2].name, [result, scanned], [length], tiles)
+    with compiled(*(library.kernel for library in found)) as runner:
+
+        def launch(name: str, buffers: list[Array], count: int) -> None:
+            per_block = of[name].elements_per_block
+            grid = 1 if per_block is None else -(-count // per_block)
+            runner.run(of[name].kernel.name, buffers, [count], grid)
+
+        launch("block_scan", [result, values, sums], length)
+        launch("sums_scan", [scanned, sums], tiles)
+        launch("add_base", [result, scanned], length)
     assert_same_bits(result, reference_scan(values))

@@ -75,7 +75,7 @@ def library_kernels(
     if dtype in ARITHMETIC_DTYPES:
         makers += [add, axpy]
     if dtype in SCAN_DTYPES:
-        of = scan_gpu if backend is BackendKind.CUDA else scan
+        of = scan if backend is BackendKind.CPU else scan_gpu
         makers += [of.block_scan, of.sums_scan, of.add_base]
     return tuple(make(dtype) for make in makers)
 
