@@ -16,8 +16,8 @@ Rules, for every exit in the package:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, overload
 
 from accy_async.backends.base import SettleTimeout
 from accy_async.errors import DeviceError, GraceExpired
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import Handle
 
-__all__ = ["Cleanup", "destroy_all", "overtake", "raise_together"]
+__all__ = ["Cleanup", "destroy_all", "leaves", "overtake", "raise_together"]
 
 
 def raise_together(
@@ -63,6 +63,21 @@ def raise_together(
         if context is not None:
             group.__context__ = context
         raise primary  # noqa: B904 - the interrupt is no consequence of the group
+
+
+@overload
+def leaves(error: Exception) -> Iterator[Exception]: ...
+@overload
+def leaves(error: BaseException) -> Iterator[BaseException]: ...
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """What groups within groups are made of, interrupts first; itself for no group."""
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    interrupts, others = error.split((KeyboardInterrupt, SystemExit))
+    for part in (interrupts, others):
+        for one in part.exceptions if part is not None else ():
+            yield from leaves(one)
 
 
 def destroy_all(

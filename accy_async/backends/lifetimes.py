@@ -176,13 +176,28 @@ class ResourceTable:
         return True
 
     def sweep(self) -> int:
-        """Free every retired object that has become idle; returns how many."""
+        """Free every retired object that has become idle; returns how many.
+
+        Raises:
+            ExceptionGroup: some could not be freed; all the others were.
+        """
         if not self._retired:
             return 0
         with self._lock:
             idle = self._take_idle()
+        errors: list[Exception] = []
+        interrupt: BaseException | None = None
         for resource in idle:
-            self._free(resource)
+            try:
+                self._free(resource)
+            except Exception as error:  # noqa: BLE001 - raised below, all together
+                errors.append(error)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = interrupt or error
+        if interrupt is not None:
+            raise interrupt
+        if errors:
+            raise ExceptionGroup("some objects could not be freed", errors)
         return len(idle)
 
     def _is_blocked(self, resource: Resource) -> bool:

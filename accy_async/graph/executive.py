@@ -348,7 +348,6 @@ class GraphExecutive:
 
     async def _give_back(self, job: _Job, errors: list[Exception]) -> None:
         backend = self._backend
-        held_before = set(backend.reaper.held())
         settled: Exception | None = None
         interrupt: BaseException | None = None
         deadline = anyio.current_time() + self._grace_s
@@ -363,6 +362,8 @@ class GraphExecutive:
                 interrupt = error
                 break
         is_idle = not backend.is_healthy or not job.progress.in_flight()
+        # From here on to the end nobody else on this loop destroys anything.
+        held_before = set(backend.reaper.held())
         for stream in job.leased:
             try:
                 self._streams.give_back(stream)

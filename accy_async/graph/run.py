@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
+from accy_async.backends.cleanup import leaves
 from accy_async.errors import DeviceLost, GraphError
 from accy_async.graph.outcome import (
     NodeSkipped,
@@ -240,7 +241,7 @@ class Run:
     def _outcome(self) -> Exception | None:
         errors = list(self._cleanup_errors)
         if self._preparing_error is not None:
-            errors = [*_leaves(self._preparing_error), *errors]
+            errors = [*leaves(self._preparing_error), *errors]
         error = self._progress.outcome_error(self.name)
         if isinstance(error, ExceptionGroup):
             errors = [*error.exceptions, *errors]
@@ -277,13 +278,6 @@ class _Nodes:
 
     def __del__(self) -> None:
         self._progress.untrack(self._tracker)
-
-
-def _leaves(error: Exception) -> list[Exception]:
-    """What a group, of the tasks within a run, was made of."""
-    if not isinstance(error, ExceptionGroup):
-        return [error]
-    return [leaf for one in error.exceptions for leaf in _leaves(one)]
 
 
 def _told_once(errors: list[Exception]) -> list[Exception]:

@@ -41,16 +41,18 @@ class _Interpreter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holders = 0
-        self._was_enabled = False
-        self._switch_s = 0.0
+        self._thresholds = gc.get_threshold()
+        self._switch_s = self._held_s = 0.0
 
     def hold_off(self) -> None:
         with self._lock:
             if self._holders == 0:
-                self._was_enabled = gc.isenabled()
+                self._thresholds = gc.get_threshold()
                 self._switch_s = sys.getswitchinterval()
-                gc.disable()
+                # Not `gc.disable`: whether the collector is on is the program's affair.
+                gc.set_threshold(0, *self._thresholds[1:])
                 sys.setswitchinterval(min(self._switch_s, _SWITCH_S))
+                self._held_s = sys.getswitchinterval()
             self._holders += 1
 
     def allow(self) -> None:
@@ -58,14 +60,15 @@ class _Interpreter:
             self._holders -= 1
             if self._holders:
                 return
-            sys.setswitchinterval(self._switch_s)
-            if not self._was_enabled:
-                return
-            if gc.get_freeze_count() == 0:
+            if sys.getswitchinterval() == self._held_s:
+                sys.setswitchinterval(self._switch_s)
+            if gc.isenabled() and gc.get_freeze_count() == 0:
                 # Makes old objects of all the new ones, without a walk.
                 gc.freeze()
                 gc.unfreeze()
-            gc.enable()
+            # What the program has set meanwhile stays.
+            if gc.get_threshold() == (0, *self._thresholds[1:]):
+                gc.set_threshold(*self._thresholds)
 
 
 _interpreter = _Interpreter()

@@ -115,19 +115,24 @@ class SessionArrays(SessionCore):
         The copy follows every use of ``target`` submitted before.
 
         Raises:
-            InvalidBuffer: it is not C-contiguous, or not as large as ``target``.
+            InvalidType: ``target`` is no DeviceArray.
+            InvalidBuffer: it is not C-contiguous, not as large as ``target``, or of
+                another dtype: to copy its bits as they are, pass
+                ``array.view(dtype)``.
             DeviceError: the copy, or earlier work on ``target``, failed.
             SessionClosed: the session is not open.
 
         Cancellation: the copy may still happen.
         """
         self._check("write")
+        _check_array("write.target", target)
         host = np.asarray(array)
         _check_contiguous("write", host)
         if host.nbytes != target.byte_size:
             raise InvalidBuffer(
                 f"write: {host.nbytes} bytes for {target!r} of {target.byte_size}"
             )
+        _check_dtype("write", target, host)
         await self.backend.wait_buffer(target.handle)
         with phase(self.observer, "upload", repr(target)):
             await self._write(target, host, stream)
@@ -155,7 +160,9 @@ class SessionArrays(SessionCore):
 
         Raises:
             ReadBufferDestinationTooSmall: ``out`` is smaller than ``source``.
-            InvalidBuffer: ``out`` is larger, read-only or not C-contiguous.
+            InvalidType: ``source`` is no DeviceArray, or ``out`` no numpy array.
+            InvalidBuffer: ``out`` is larger, read-only, not C-contiguous, or of
+                another dtype: pass ``out.view(dtype)`` to have the bits as they are.
             DeviceError: work that writes ``source``, or the copy, failed.
             SessionClosed: the session is not open.
 
@@ -163,9 +170,9 @@ class SessionArrays(SessionCore):
             alive until the copy is done with it.
         """
         self._check("download")
+        _check_array("download.source", source)
         if out is None:
-            name = "uint16" if source.dtype is DType.BF16 else source.dtype.numpy
-            out = np.empty(source.shape, dtype=name)
+            out = np.empty(source.shape, dtype=_numpy_dtype(source))
         _check_out(source, out)
         await self.backend.wait_buffer(source.handle)
         with phase(self.observer, "download", repr(source)):
@@ -208,6 +215,26 @@ def _element_type(host: NDArray[np.generic], dtype: DType | None) -> DType:
     return dtype
 
 
+def _numpy_dtype(array: DeviceArray) -> np.dtype[np.generic]:
+    """The dtype of an array's elements on the host; numpy has no name for bf16."""
+    dtype = array.dtype
+    return np.dtype("uint16" if dtype is DType.BF16 else dtype.numpy)
+
+
+def _check_array(name: str, array: object) -> None:
+    if not isinstance(array, DeviceArray):
+        raise InvalidType(name, array, "a DeviceArray")
+
+
+def _check_dtype(call: str, array: DeviceArray, host: NDArray[np.generic]) -> None:
+    expected = _numpy_dtype(array)
+    if host.dtype != expected:
+        raise InvalidBuffer(
+            f"{call}: the host's array is of {host.dtype}, {array!r} takes {expected}; "
+            f"to copy the bits as they are, pass its .view({expected.name!r})"
+        )
+
+
 def _check_contiguous(call: str, host: NDArray[np.generic]) -> None:
     if not host.flags.c_contiguous:
         raise InvalidBuffer(
@@ -227,3 +254,4 @@ def _check_out(source: DeviceArray, out: NDArray[np.generic]) -> None:
         raise InvalidBuffer(
             f"download: {source!r} has {source.byte_size} bytes, out has {out.nbytes}"
         )
+    _check_dtype("download", source, out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 from accy_async.backends.base import DEFAULT_GRACE_S, Backend, SettleTimeout
 from accy_async.backends.catalogue import open_backend
-from accy_async.backends.cleanup import overtake, raise_together
+from accy_async.backends.cleanup import leaves, overtake, raise_together
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import (
     DeviceLost,
@@ -127,7 +127,7 @@ async def open_session(
                 await session._stop_runs()  # noqa: SLF001
     except BaseExceptionGroup as group:
         # Nothing but an interrupt ends the session's own group, in whatever depth.
-        interrupt = next(_leaves(group))
+        interrupt = next(leaves(group))
     except BaseException as error:  # noqa: BLE001 - as above
         primary = primary or error
     if _is_lost(primary, tasks):
@@ -243,17 +243,6 @@ def _is_lost(primary: BaseException | None, tasks: TaskGroup) -> bool:
         and tasks.cancel_scope.cancel_called
         and anyio.current_effective_deadline() > -math.inf
     )
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """What a group holds, its interrupts first."""
-    interrupts, others = group.split((KeyboardInterrupt, SystemExit))
-    for part in (interrupts, others):
-        for error in part.exceptions if part is not None else ():
-            if isinstance(error, BaseExceptionGroup):
-                yield from _leaves(error)
-            else:
-                yield error
 
 
 def _tells_of(lost: DeviceLost, errors: Iterable[BaseException | None]) -> bool:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -19,6 +20,9 @@ from anyio import wait_all_tasks_blocked
 from accy_async.backends import loops as module
 from accy_async.backends.completion import Completion
 from tests.backends.loops import LOOPS, PATIENCE_S, Options, run, run_in_thread
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 pytestmark = pytest.mark.anyio
 
@@ -48,14 +52,19 @@ async def test_set_before_the_wait(call: Setter) -> None:
             await signal.wait()
 
 
+async def start_waiter(tasks: TaskGroup, signal: Completion) -> None:
+    """Start a task that waits for the signal, and see it parked."""
+    tasks.start_soon(signal.wait)
+    await wait_all_tasks_blocked()
+
+
 @SETTERS
 async def test_set_after_the_wait_began(call: Setter) -> None:
     """A parked task is woken, whichever thread sets the signal."""
     signal = Completion()
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
-            await wait_all_tasks_blocked()
+            await start_waiter(tasks, signal)
             call(signal.set)
 
 
@@ -65,8 +74,7 @@ async def test_set_twice(call: Setter) -> None:
     signal = Completion()
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
-            await wait_all_tasks_blocked()
+            await start_waiter(tasks, signal)
             call(signal.set)
             call(signal.set)
         await signal.wait()
@@ -128,12 +136,10 @@ async def test_cancelled_wait_can_begin_again() -> None:
     with anyio.fail_after(PATIENCE_S):
         for _ in range(3):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(signal.wait)
-                await wait_all_tasks_blocked()
+                await start_waiter(tasks, signal)
                 tasks.cancel_scope.cancel()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
-            await wait_all_tasks_blocked()
+            await start_waiter(tasks, signal)
             run_in_thread(signal.set)
 
 
@@ -143,8 +149,7 @@ async def test_set_after_the_wait_was_cancelled(call: Setter) -> None:
     signal = Completion()
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
-            await wait_all_tasks_blocked()
+            await start_waiter(tasks, signal)
             tasks.cancel_scope.cancel()
         call(signal.set)
         await signal.wait()
@@ -156,8 +161,7 @@ async def test_set_and_cancelled_before_the_task_runs(call: Setter) -> None:
     signal = Completion()
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
-            await wait_all_tasks_blocked()
+            await start_waiter(tasks, signal)
             call(signal.set)
             tasks.cancel_scope.cancel()
         await signal.wait()
@@ -169,8 +173,7 @@ async def test_second_waiter_is_refused() -> None:
     signal = Completion()
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
-            await wait_all_tasks_blocked()
+            await start_waiter(tasks, signal)
             with pytest.raises(RuntimeError, match="another task is waiting"):
                 await signal.wait()
             run_in_thread(signal.set)
@@ -271,8 +274,7 @@ def test_set_after_a_trio_run_ended() -> None:
     async def main() -> None:
         signal = Completion()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
-            await wait_all_tasks_blocked()
+            await start_waiter(tasks, signal)
             bells.append(module._trio_bell())
             signal.set()
 
@@ -322,8 +324,7 @@ def test_loops_leave_no_descriptors(anyio_backend: Options) -> None:
     async def main() -> None:
         signal = Completion()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(signal.wait)
-            await wait_all_tasks_blocked()
+            await start_waiter(tasks, signal)
             run_in_thread(signal.set)
 
     def count() -> int:

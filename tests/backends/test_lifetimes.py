@@ -321,3 +321,42 @@ def test_completion_between_look_and_retirement_is_not_missed() -> None:
     table.destroy(resource.handle)
     finishers[0].join(PATIENCE_S)
     assert table.freed == [1]
+
+
+def test_a_sweep_frees_all_although_some_cannot_be_freed() -> None:
+    """What was refused is told together, once, and an interrupt goes before it."""
+    refusals: dict[int, BaseException] = {
+        2: ValueError("two"),
+        3: KeyboardInterrupt(),
+        4: ValueError("four"),
+    }
+    freed: list[int] = []
+
+    def free(resource: Resource) -> None:
+        freed.append(resource.handle.id)
+        if resource.handle.id in refusals:
+            raise refusals.pop(resource.handle.id)
+
+    table, line = ResourceTable(CUDA, free), Timeline("s")
+
+    def retire(count: int) -> None:
+        for _ in range(count):
+            made = table.add(
+                ObjectKind.BUFFER, lambda i: MAKERS[ObjectKind.BUFFER](i, CUDA), None
+            )
+            made.touch(line, line.advance())
+            table.destroy(made.handle)
+        line.complete(line.submitted)
+
+    retire(5)
+    with pytest.raises(KeyboardInterrupt):
+        table.sweep()
+    assert sorted(freed) == [1, 2, 3, 4, 5]
+    refusals.update({6: ValueError("six"), 8: ValueError("eight")})
+    retire(4)
+    with pytest.raises(ExceptionGroup, match="could not be freed") as caught:
+        table.sweep()
+    assert sorted(map(str, caught.value.exceptions)) == ["eight", "six"]
+    assert sorted(freed) == list(range(1, 10))
+    assert table.retired() == []
+    assert table.sweep() == 0

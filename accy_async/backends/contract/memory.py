@@ -15,7 +15,12 @@ from accy_async.backends.handles import (
 )
 from accy_async.backends.hostmemory import host_bytes
 from accy_async.backends.resources import Resource
-from accy_async.errors import InvalidBuffer, OutOfMemory, ReadBufferDestinationTooSmall
+from accy_async.errors import (
+    InvalidBuffer,
+    InvalidType,
+    OutOfMemory,
+    ReadBufferDestinationTooSmall,
+)
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
@@ -81,12 +86,13 @@ class Memory(Ownership):
             alignment: of its address, a power of two.
 
         Raises:
+            InvalidType: the size or the alignment is no integer.
             InvalidBuffer: a size below 0 or an alignment that is no power of 2.
             OutOfMemory: there is no room, with the sizes in the message.
         """
         self._check("allocate_buffer")
-        if byte_size < 0:
-            raise InvalidBuffer(f"byte_size: got {byte_size}, expected 0 or more")
+        check_size("byte_size", byte_size)
+        check_size("alignment", alignment)
         if alignment < 1 or alignment & (alignment - 1):
             raise InvalidBuffer(f"alignment: got {alignment}, expected a power of two")
         self._discard_abandoned()
@@ -280,6 +286,13 @@ class Memory(Ownership):
             position = advance(state, resource)
             self._fill(state, position, resource, pattern, size, guard)
         return position
+
+
+def check_size(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidType(f"allocate_buffer.{name}", value, "an integer")
+    if not 0 <= value < 2**63:
+        raise InvalidBuffer(f"{name}: got {value}, expected 0 or more, below 2**63")
 
 
 def check_range(buffer: Resource, offset: int, size: int, what: str) -> None:
