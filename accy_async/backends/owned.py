@@ -1,7 +1,7 @@
 """A backend as one owner uses it: what is made through it is that owner's.
 
-The view stands for its backend everywhere: it is an instance of `Backend`, equals
-it, and has all that it has. It adds the owner where objects are made, and has a
+The view stands for its backend everywhere: it is an instance of its class, equals it,
+and has all that it has. It adds the owner where objects are made, and has a
 grace of its own. Methods are the backend's, looked up once: a call through the view
 costs what one on the backend does.
 """
@@ -45,7 +45,6 @@ def owned_backend(backend: Backend, owner: Owner, grace_s: float) -> Backend:
     return cast("Backend", _OwnedBackend(backend.base, owner, grace_s))
 
 
-@Backend.register
 class _OwnedBackend:
     """The view; see the module."""
 
@@ -59,6 +58,11 @@ class _OwnedBackend:
             base=base,
             grace_s=grace_s,
         )
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Backend]:  # type: ignore[override]
+        """The backend's, for `isinstance`."""
+        return type(self.base)
 
     async def settle(
         self, wait: Callable[[], object], grace_s: float | None = None
@@ -83,7 +87,7 @@ class _OwnedBackend:
             setattr(self.base, name, value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Backend) and self.base is other.base
+        return self.base is getattr(other, "base", None)
 
     def __hash__(self) -> int:
         return hash(self.base)

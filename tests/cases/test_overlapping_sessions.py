@@ -352,6 +352,8 @@ async def test_a_sessions_backend_stands_for_the_callers() -> None:
     async with open_session(backend) as session, open_session(backend) as other:
         view = session.backend
         assert isinstance(view, Backend)
+        assert isinstance(view, RecordingBackend)
+        assert not isinstance(view, CpuBackend)
         assert view == backend
         assert backend == view
         assert view == other.backend
