@@ -33,6 +33,8 @@ _ARGUMENTS = {
     "spin": (0, 1),  # for so many nanoseconds, a u64
     "gate": (0, 1),  # h[1] = 1, then until h[0] is not 0, in host memory at a u64
     "stray": (0, 1),  # writes to the address, a u64: lost is the context
+    "askew": (1, 0),  # reads beside where it may: so it is
+    "trap": (0, 0),  # and so it is
 }
 NAMES = tuple(_ARGUMENTS)
 
@@ -134,6 +136,20 @@ through:
     mov.u32 %r1, 1;
     st.global.u32 [%rd1], %r1;
     ret;
+}}
+
+.visible .entry askew(.param .u64 words)
+{{
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [words];
+    ld.global.u64 %rd2, [%rd1+4];
+    st.global.u64 [%rd1], %rd2;
+    ret;
+}}
+
+.visible .entry trap()
+{{
+    trap;
 }}
 """
 

@@ -48,6 +48,10 @@ def plan(kind):
     a = g.buffer("a", DType.U32, 64)
     if kind == "assert":
         g.kernel(guard(), [a.read_write], name="culprit")
+    elif kind == "askew":
+        g.kernel(native.entry("askew"), [a.read_write], name="culprit")
+    elif kind == "trap":
+        g.kernel(native.entry("trap"), [], name="culprit")
     else:
         g.kernel(native.entry("stray"), [], [ScalarArgument.u64(16)], name="culprit")
     g.kernel(native.entry("mix"), [a.read_write], [ScalarArgument.u32(1)], name="next")
@@ -78,6 +82,10 @@ async def main():
             told["errors"] = [type(e).__name__ for e in errors]
             told["codes"] = [e.code for e in errors if isinstance(e, DeviceError)]
             told["texts"] = [str(e) for e in errors]
+            told["nodes"] = [
+                [s.node for s in e.suspects] or [e.node]
+                for e in errors if isinstance(e, DeviceError)
+            ]
         later = []
         for call in (
             lambda: session.allocate(4, DType.U32),
@@ -105,16 +113,115 @@ anyio.run(main, backend=LOOP)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@pytest.mark.parametrize(("kind", "code"), [("assert", 710), ("stray", 700)])
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [
+        ("assert", {710}),
+        ("stray", {700}),
+        ("askew", {716}),
+        ("trap", {715, 719}),  # which it is depends on the device
+    ],
+)
 def test_lost_context_is_named_refused_and_left_cleanly(
-    loop: str, kind: str, code: int
+    loop: str, kind: str, codes: set[int]
 ) -> None:
     output = run_script(f"KIND, LOOP = {kind!r}, {loop!r}\n{_SCRIPT}")
     told = json.loads(output.partition("TOLD")[2])
     if kind == "assert":
         # 0 becomes 1, and then `mix` has the first: 1 * 31 + 1.
         assert told["first"] == [32, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    assert code in told["codes"], told
+    assert codes.intersection(told["codes"]), told
+    assert all("culprit" in nodes for nodes in told["nodes"]), told
+    assert len(told["errors"]) == 1, told
     assert told["later"] == ["DeviceLost"] * 4, told
+    assert not told["is_healthy"]
+    assert not any(told["left"].values()), told
+
+
+_BLAME = """
+import json
+import time
+
+import anyio
+import numpy as np
+
+from accy_async.artifact import FixedLaunch
+from accy_async.backends import BufferBinding, LaunchRequest
+from accy_async.backends.cuda import CudaBackend
+from accy_async.dtypes import ScalarArgument
+from accy_async.errors import AccyError, DeviceError
+from accy_async.session import open_session
+from tests.gpu import native
+
+told = {"found": []}
+
+async def main():
+    backend = CudaBackend(debug=DEBUG)
+    loaded = {n: backend.load_artifact(native.artifact(n)) for n in ("mix", "stray")}
+    one, two = backend.create_stream(), backend.create_stream()
+    buffer = backend.allocate_buffer(4)
+
+    def launch(node, name, stream, scalar, buffers=()):
+        backend.launch(LaunchRequest(
+            artifact=native.artifact(name), loaded=loaded[name],
+            buffers=tuple(BufferBinding(handle=b) for b in buffers),
+            scalars=(scalar,), geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1)),
+            stream=stream, diagnostic_id=node,
+        ))
+
+    def mix(node, stream):
+        launch(node, "mix", stream, ScalarArgument.u32(1), [buffer])
+
+    def note(error):
+        told["found"].append({
+            "call": error.call, "node": error.node, "text": str(error),
+            "suspects": [s.node for s in error.suspects],
+            "is_consequence": error.is_consequence, "code": error.code,
+        })
+
+    async with open_session(backend) as session:
+        mix("before", one)
+        await backend.wait_stream(one)
+        mix("D", two)
+        await backend.wait_stream(two)
+        try:
+            launch("A", "stray", one, ScalarArgument.u64(16))
+            mix("B", one)
+            backend.read_buffer(buffer, np.zeros(1, np.uint32), stream=one)
+            with anyio.fail_after(20):
+                await backend.wait_stream(one)
+        except DeviceError as error:
+            note(error)
+        for call in (lambda: mix("E", two), backend.create_event):
+            try:
+                call()
+            except DeviceError as error:
+                note(error)
+        told["is_healthy"] = session.is_healthy
+    told["left"] = session.live_objects()
+    backend.close()
+
+anyio.run(main, backend=LOOP)
+print("TOLD" + json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("debug", [False, True])
+def test_c14_the_error_is_the_launchs_that_caused_it(loop: str, debug: bool) -> None:
+    output = run_script(f"DEBUG, LOOP = {debug!r}, {loop!r}\n{_BLAME}")
+    told = json.loads(output.partition("TOLD")[2])
+    first, *later = told["found"]
+    assert first["code"] == 700
+    if debug:
+        assert (first["node"], first["suspects"]) == ("A", [])
+        assert not first["is_consequence"]
+    else:
+        assert first["suspects"] in (["A"], ["A", "B"]), told
+        assert "A" in first["text"]
+    assert len(later) == 2
+    for one in later:
+        assert one["is_consequence"]
+        assert (one["node"], one["suspects"]) == (first["node"], first["suspects"])
     assert not told["is_healthy"]
     assert not any(told["left"].values()), told

@@ -1,0 +1,259 @@
+"""Cases that only a GPU can show, or that a GPU could spoil."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import threading
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import pytest
+
+from accy_async.artifact import (
+    ArtifactFormat,
+    ArtifactRequest,
+    FixedLaunch,
+    KernelArtifact,
+    KernelCallArtifact,
+)
+from accy_async.backends import BufferHandle
+from accy_async.backends.cuda import CudaBackend
+from accy_async.compiler.emit import compile_ptx
+from accy_async.compiler.form import KernelBuilder
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import (
+    AccyError,
+    InvalidArtifact,
+    OutOfMemory,
+    UnsupportedOperation,
+)
+from accy_async.graph import LaunchGraphBuilder
+from accy_async.session import open_session
+from tests.gpu import native
+
+pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
+
+MIB = 2**20
+
+
+async def test_c16_completion_needs_no_lock_that_a_blocked_thread_has() -> None:
+    """A thread that keeps the interpreter lock in driver calls stops nobody for ever."""
+    native.host_words()
+    driver = ctypes.PyDLL("libcuda.so.1")  # calls keep the interpreter lock
+    done = threading.Event()
+    calls = 0
+
+    def hold_the_lock() -> None:
+        nonlocal calls
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        driver.cuDeviceGet(ctypes.byref(device), 0)
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        driver.cuCtxSetCurrent(context)
+        stream, pointer = ctypes.c_void_p(), ctypes.c_void_p()
+        driver.cuStreamCreate(ctypes.byref(stream), 1)
+        while not done.is_set():
+            assert driver.cuMemAlloc_v2(ctypes.byref(pointer), 4096) == 0
+            assert driver.cuStreamSynchronize(stream) == 0
+            assert driver.cuMemFree_v2(pointer) == 0
+            calls += 1
+        driver.cuStreamDestroy_v2(stream)
+        driver.cuDevicePrimaryCtxRelease_v2(device)
+
+    thread = threading.Thread(target=hold_the_lock)
+    progress = [0] * 4
+    async with open_session("cuda") as session:
+        g = LaunchGraphBuilder()
+        g.kernel(native.entry("spin"), [], [ScalarArgument.u64(50_000)])
+        plan = g.build()
+
+        async def work(number: int) -> None:
+            while not done.is_set():
+                await session.run(plan)
+                progress[number] += 1
+
+        thread.start()
+        try:
+            async with anyio.create_task_group() as group:
+                for number in range(4):
+                    group.start_soon(work, number)
+                for _ in range(4):
+                    before = sum(progress)
+                    await anyio.sleep(1)
+                    assert sum(progress) > before
+                done.set()
+        finally:
+            done.set()
+            thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert calls > 0
+
+
+async def test_c25_a_held_error_keeps_no_memory() -> None:
+    """What a scope owned is free although its error, with all frames, is kept."""
+    native.host_words()
+    backend = CudaBackend(memory_limit_bytes=1536 * MIB)
+    held: list[BaseException] = []
+    for _ in range(3):
+        try:
+            async with open_session(backend) as session:
+                array = session.allocate(256 * MIB, DType.F32)
+                raise LookupError(array)
+        except (LookupError, ExceptionGroup) as error:
+            held.append(error)
+    assert len(held) == 3
+    backend.close()
+
+
+async def test_c65_cached_memory_counts_for_no_limit_and_comes_back() -> None:
+    native.host_words()
+    backend = CudaBackend(memory_limit_bytes=1024 * MIB)
+    first = backend.allocate_buffer(500 * MIB)
+    backend.destroy(first)
+    second = backend.allocate_buffer(800 * MIB)
+    with pytest.raises(OutOfMemory) as raised:
+        backend.allocate_buffer(500 * MIB)
+    assert str(500 * MIB) in str(raised.value)
+    backend.destroy(second)
+    chosen = random.Random(65)
+    live: list[tuple[BufferHandle, int]] = []
+    most_live = most_reserved = 0
+    for _ in range(3000):
+        if live and (len(live) > 40 or chosen.random() < 0.5):
+            backend.destroy(live.pop(chosen.randrange(len(live)))[0])
+        else:
+            size = int(2 ** chosen.uniform(10, 24))
+            live.append((backend.allocate_buffer(size), size))
+        most_live = max(most_live, sum(size for _, size in live))
+        most_reserved = max(
+            most_reserved, backend.memory_statistics()["reserved_bytes"]
+        )
+    assert most_reserved < 2 * max(most_live, 800 * MIB)
+    for buffer, _ in live:
+        backend.destroy(buffer)
+    await backend.wait_device()
+    backend.trim()
+    statistics = backend.memory_statistics()
+    assert statistics["used_bytes"] == 0
+    assert statistics["reserved_bytes"] < 64 * MIB
+    backend.close()
+
+
+async def test_c67_many_launches_behind_a_long_one_leave_the_loop_alone() -> None:
+    native.host_words()
+    g = LaunchGraphBuilder()
+    last = g.kernel(native.entry("spin"), [], [ScalarArgument.u64(500_000_000)])
+    for _ in range(5000):
+        last = g.kernel(native.entry("empty"), [], after=last)
+    plan = g.build()
+    beats = most = 0
+    async with open_session("cuda", max_in_flight=512) as session:
+        await session.run(plan)
+        run = session.start(plan)
+
+        async def beat() -> None:
+            nonlocal beats, most
+            while True:
+                await anyio.sleep(0.001)
+                beats += 1
+                most = max(most, run.statistics().in_flight)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(beat)
+            await run
+            group.cancel_scope.cancel()
+    assert beats > 50
+    assert most <= 512
+
+
+def ptx(
+    text: str | bytes, format: ArtifactFormat = ArtifactFormat.CUDA_PTX
+) -> KernelArtifact:
+    return KernelArtifact(
+        kernel_name="mix",
+        format=format,
+        argument_count=2,
+        scalar_argument_count=1,
+        payload=text,
+    )
+
+
+async def test_c69_code_for_another_driver_or_device_is_told_apart() -> None:
+    native.host_words()
+    good = native.artifact("mix").payload
+    assert isinstance(good, str)
+    backend = CudaBackend()
+    texts = []
+    for bad in (
+        ptx(re.sub(r"\.version \S+", ".version 99.0", good)),
+        ptx(re.sub(r"\.target \S+", ".target sm_999", good)),
+        ptx(good[: len(good) // 2]),
+        ptx("\x07no ptx at all"),
+        ptx(good.replace("add.u32", "frobnicate.u32")),
+        ptx(b"\x7fELF and nothing else", ArtifactFormat.CUDA_CUBIN),
+        ptx(b"no elf", ArtifactFormat.CUDA_CUBIN),
+    ):
+        with pytest.raises(AccyError) as raised:
+            backend.load_artifact(bad)
+        assert isinstance(raised.value, InvalidArtifact)
+        texts.append(str(raised.value))
+        assert backend.is_healthy
+    print(*texts, sep="\n")
+    assert "99.0" in texts[0]
+    assert "sm_999" in texts[1]
+    assert len(set(texts)) >= 6
+    async with open_session(backend) as session:
+        with pytest.raises(UnsupportedOperation):
+            session.backend.create_artifact(
+                ArtifactRequest(
+                    kernel_name="mix",
+                    requested_format=ArtifactFormat.VULKAN_SPIRV,
+                    argument_count=2,
+                    payload=b"\x03\x02\x23\x07",
+                )
+            )
+        assert backend.load_artifact(native.artifact("mix"))
+    backend.close()
+
+
+def step_entry() -> KernelCallArtifact:
+    """Out = 3 * x + 1."""
+    k = KernelBuilder("step", threadgroup=(1, 1, 1))
+    out = k.buffer("out", DType.U32, "write_only")
+    x = k.buffer("x", DType.U32, "read_only")
+    with k.region():
+        out[k.thread] = x[k.thread] * 3 + 1
+    return KernelCallArtifact(
+        target="test.step",
+        version=1,
+        format="cuda_ptx",
+        entry_name="step",
+        argument_count=2,
+        payload=compile_ptx([k.build()]),
+        launch=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1)),
+    )
+
+
+@pytest.mark.parametrize(("turns", "expected"), [(0, 1), (1, 4), (1000, 3180628145)])
+async def test_c60_carried_values_are_right_after_any_number_of_turns(
+    turns: int, expected: int
+) -> None:
+    native.host_words()
+    g = LaunchGraphBuilder()
+    x, following = g.scratch("x", DType.U32, 1), g.scratch("next", DType.U32, 1)
+    total, host = g.scratch("total", DType.U32, 1), g.host("out", DType.U32, 1)
+    g.fill(x, 1)
+    g.fill(total, 0)
+    with g.loop(count=turns, carries=[(x, following)]):
+        g.kernel(step_entry(), [following.write, x.read])
+    with g.loop(count=30), g.loop(count=30):
+        g.kernel(native.entry("count"), [total.read_write])
+    g.copy_out(x, host)
+    g.copy_out(total, g.host("turns", DType.U32, 1))
+    out, counted = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    async with open_session("cuda") as session:
+        await session.run(g.build(), {"out": out, "turns": counted})
+    assert counted[0] == 900
+    assert out[0] == expected
