@@ -40,7 +40,7 @@ MIB = 2**20
 
 
 async def test_c16_completion_needs_no_lock_that_a_blocked_thread_has() -> None:
-    """A thread that keeps the interpreter lock in driver calls stops nobody for ever."""
+    """A thread that keeps the interpreter lock in driver calls stops nobody."""
     native.host_words()
     driver = ctypes.PyDLL("libcuda.so.1")  # calls keep the interpreter lock
     done = threading.Event()
@@ -214,7 +214,7 @@ async def test_c69_code_for_another_driver_or_device_is_told_apart() -> None:
                     payload=b"\x03\x02\x23\x07",
                 )
             )
-        assert backend.load_artifact(native.artifact("mix"))
+        backend.destroy(backend.load_artifact(native.artifact("mix")))
     backend.close()
 
 

@@ -165,8 +165,8 @@ async def main():
         backend.launch(LaunchRequest(
             artifact=native.artifact(name), loaded=loaded[name],
             buffers=tuple(BufferBinding(handle=b) for b in buffers),
-            scalars=(scalar,), geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1)),
-            stream=stream, diagnostic_id=node,
+            scalars=(scalar,), stream=stream, diagnostic_id=node,
+            geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1)),
         ))
 
     def mix(node, stream):
