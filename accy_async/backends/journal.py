@@ -23,43 +23,36 @@ Work = Label | tuple[Label, ...]
 
 
 class Journal:
-    """The last launches of a stream, and where each is on its timeline.
+    """The last launches of a stream, each at its position's lowest bits.
 
-    Their names only, so that nothing which they use is kept. A ring by position that
-    is allocated once: an entry costs two stores. Whoever submits makes them by hand,
-    as `note` does.
+    Their names only, so that nothing which they use is kept. A ring that is allocated
+    once: an entry costs one store, which whoever launches makes by hand, as `note`
+    does. Operations that are no launches have to `note` None at theirs, so that what
+    was there before them is not taken for new.
 
     Attributes:
-        work: launches and device graphs by their labels, each at the place that its
-            position's lowest bits say.
-        positions: the position that each was submitted at.
+        work: launches and device graphs by their labels.
     """
 
-    __slots__ = ("positions", "work")
+    __slots__ = ("work",)
 
     def __init__(self) -> None:
-        self.work: list[Work | None] = []
-        self.positions: list[int] = []  # which is quicker to store to than an array
-        self.clear()
+        self.work: list[Work | None] = [None] * (JOURNAL_MASK + 1)
 
-    def note(self, position: int, work: Work) -> None:
+    def note(self, position: int, work: Work | None) -> None:
         """Keep what was submitted, in place of what is oldest."""
-        at = position & JOURNAL_MASK
-        self.work[at] = work
-        self.positions[at] = position
+        self.work[position & JOURNAL_MASK] = work
 
-    def since(self, position: int) -> Iterator[Label]:
-        """The launches behind a position, in order."""
-        for at, index in sorted((p, i) for i, p in enumerate(self.positions)):
-            work = self.work[index]
-            if at <= position or work is None:
-                continue
+    def between(self, reached: int, submitted: int) -> Iterator[Label]:
+        """The launches behind one position, up to another, in order."""
+        first = max(reached, submitted - len(self.work)) + 1
+        for position in range(first, submitted + 1):
+            work = self.work[position & JOURNAL_MASK]
             if isinstance(work, Label):
                 yield work
-            else:
+            elif work is not None:
                 yield from work
 
     def clear(self) -> None:
         """Forget everything."""
-        self.work[:] = [None] * (JOURNAL_MASK + 1)
-        self.positions[:] = [0] * (JOURNAL_MASK + 1)
+        self.work[:] = [None] * len(self.work)

@@ -27,8 +27,9 @@ def suspects_of(streams: Iterable[StreamState]) -> tuple[Suspect, ...]:
     found: dict[Suspect, None] = {}
     for stream in streams:
         if stream.journal is not None:
-            for node, kernel in stream.journal.since(stream.timeline.reached):
-                found[Suspect(node, kernel, stream.id)] = None
+            line = stream.timeline
+            for label in stream.journal.between(line.reached, line.submitted):
+                found[Suspect(*label, stream.id)] = None
     return tuple(found)
 
 

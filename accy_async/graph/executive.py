@@ -274,6 +274,8 @@ class GraphExecutive:
             self._signal(job, options.signal_event)
         job.run.note_bindings(_held(job, memories))
         job.progress.has_submitted_all = True
+        if job.telling is not None:
+            job.telling.all_submitted()
         await job.progress.wait_streams()
 
     async def _submit(self, job: _Job, prepared: PreparedGraph) -> Sequence[Memory]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from accy_async.backends.completion import Completion
 from accy_async.backends.timeline import Mark, Timeline
-from accy_async.errors import GraphError
+from accy_async.errors import DeviceError, GraphError
 from accy_async.graph.outcome import NodeState, RunCancelled, RunStatistics
 from accy_async.graph.relations import Relations
 from accy_async.graph.tracker import Tracker
@@ -404,7 +404,7 @@ class RunProgress:
         for line, end in zip(self.timelines, self._ends, strict=True):
             await line.wait_reached(end)
 
-    def device_loss(self) -> BaseException | None:
+    def device_loss(self) -> DeviceError | None:
         """What the streams themselves failed with, e.g. the device's loss."""
         for line, end in zip(self.timelines, self._ends, strict=True):
             error = line.error_at(end)

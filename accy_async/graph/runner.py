@@ -300,6 +300,8 @@ class Runner:
 
     async def _call(self, node: int) -> None:
         progress = self._progress
+        if not self._backend.is_healthy and (lost := progress.device_loss()):
+            raise lost.copy() from lost.__cause__  # what it would read is not there
         if progress.is_guarding and progress.blocks(node):
             progress.skipped(node)
             return

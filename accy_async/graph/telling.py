@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Telling"]
 
+_LOOK_EVERY_NS = 2_000_000
+"""How often a stream is looked at while a run is being submitted."""
+
 _KINDS: dict[type, str] = {
     KernelCall: "kernel",
     Fill: "fill",
@@ -117,12 +120,13 @@ class _Passing(Completion):
 class _Lane:
     """The nodes of one stream that are not known to have ended, in order."""
 
-    __slots__ = ("guards", "is_watched", "timeline")
+    __slots__ = ("guards", "is_watched", "looked_ns", "timeline")
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.guards: deque[_TellingGuard] = deque()
         self.is_watched = False
+        self.looked_ns = 0
 
 
 class _Look(Completion):
@@ -165,7 +169,7 @@ class Telling:
         self._clock = clock
         self._lanes: dict[Timeline, _Lane] = {}
         self._passed: deque[_Lane] = deque()
-        self._is_telling = self._is_closed = False
+        self._is_telling = self._is_closed = self._is_all_submitted = False
         self._change = threading.Condition(threading.Lock())
         self._observer = observer
         self._plan = prepared.plan
@@ -210,12 +214,18 @@ class Telling:
                 self._clock.forget(guard.stamp)
                 guard.stamp = None
         guard.position = position
-        with self._change:
-            lane = self._lanes.get(timeline)
-            if lane is None:
-                lane = self._lanes[timeline] = _Lane(timeline)
-            lane.guards.append(guard)
-        self._watch(lane)
+        lane = self._lanes.get(timeline)
+        if lane is None:
+            lane = self._lanes[timeline] = _Lane(timeline)
+        lane.guards.append(guard)
+        if not lane.is_watched:
+            self._watch(lane)
+
+    def all_submitted(self) -> None:
+        """Nothing more comes: what is under way is to be looked at behind its end."""
+        self._is_all_submitted = True
+        for lane in self._lanes.values():
+            self._watch(lane)
 
     def look(self, lane: _Lane) -> None:
         """Tell of every node that a stream came past; any thread, and never blocks.
@@ -242,12 +252,17 @@ class Telling:
     def _watch(self, lane: _Lane) -> None:
         """Look at a stream again when it has come past the last of its nodes.
 
-        One look at a time: what is submitted meanwhile is seen at the next.
+        One look at a time: what is submitted meanwhile is seen at the next. While more
+        is being submitted, which every look holds up, they come not too often.
         """
+        now = time.perf_counter_ns()
         with self._change:
             if not lane.guards or lane.is_watched or self._is_closed:
                 return
+            if not self._is_all_submitted and now < lane.looked_ns + _LOOK_EVERY_NS:
+                return
             lane.is_watched = True
+            lane.looked_ns = now
             last = lane.guards[-1].position
         lane.timeline.watch(last, _Look(self, lane))
 

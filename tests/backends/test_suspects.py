@@ -188,18 +188,20 @@ async def test_second_loss_changes_nothing(backend: RecordingBackend) -> None:
 
 def test_journal_keeps_the_last_entries_in_order() -> None:
     journal = Journal()
-    assert list(journal.since(-1)) == []
+    assert list(journal.between(0, 0)) == []
     for position in range(1, 3001):
         journal.note(position, Label(str(position), "k"))
-    kept = [label.node for label in journal.since(0)]
-    assert kept == [str(p) for p in range(3001 - (JOURNAL_MASK + 1), 3001)]
-    assert [label.node for label in journal.since(2998)] == ["2999", "3000"]
-    assert list(journal.since(3000)) == []
+    kept = [label.node for label in journal.between(0, 3000)]
+    assert kept == [str(p) for p in range(3000 - JOURNAL_MASK, 3001)]
+    assert [label.node for label in journal.between(2998, 3000)] == ["2999", "3000"]
+    assert list(journal.between(3000, 3000)) == []
+    journal.note(3001, None)
+    assert list(journal.between(3000, 3001)) == []
     graph = (Label("a", "k"), Label("b", "k"))
-    journal.note(3001, graph)
-    assert tuple(journal.since(3000)) == graph
+    journal.note(3002, graph)
+    assert tuple(journal.between(3000, 3002)) == graph
     journal.clear()
-    assert list(journal.since(-1)) == []
+    assert list(journal.between(0, 3002)) == []
 
 
 def test_errors_with_suspects_are_pickled_and_copied() -> None:

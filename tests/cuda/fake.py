@@ -175,6 +175,9 @@ class FakeDriver:
         ctypes.c_uint64.from_address(int(address)).value = value
         return ()
 
+    def _cuThreadExchangeStreamCaptureMode(self, mode: Any) -> tuple[Any]:
+        return (mode,)
+
     def _cuMemPoolGetAttribute(self, pool: Any, attribute: Any) -> tuple[int]:
         del pool, attribute
         return (0,)

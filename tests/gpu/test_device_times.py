@@ -66,10 +66,13 @@ async def test_c73_nodes_have_the_devices_times_and_overlap_on_no_stream() -> No
 async def test_c73_a_cancelled_runs_nodes_end_in_some_state() -> None:
     native.host_words()
     with SpanRecorder() as recorder:
-        async with open_session("cuda", observer=recorder) as session:
-            with anyio.move_on_after(0.005):
-                await session.run(wide(4, 25, 2_000_000))
+        async with open_session("cuda") as session:
+            plan = wide(4, 25, 2_000_000)
+            await session.run(plan)  # so that it is loaded and prepared
+            with anyio.move_on_after(0.01):
+                await session.run(plan, observer=recorder)
     trace = recorder.trace()
     check(trace)
     assert len(trace.spans) == 101
     assert {span.state for span in trace.spans} <= {"ok", "cancelled"}
+    assert any(span.state == "ok" for span in trace.spans)

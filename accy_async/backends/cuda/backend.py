@@ -26,7 +26,7 @@ from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.cuda.waiting import CudaWaiting
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.journal import JOURNAL_MASK, Journal
+from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.resources import Resource
 from accy_async.errors import AccyError, DeviceError
 
@@ -206,10 +206,7 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange, CudaGraphs):
         answer = self._launch_kernel(packed.config, packed.function, packed.pointer, 0)
         if answer[0] is not self._success:
             self._launch_again(answer[0], packed, stream, prepared.request)
-        journal: Journal = stream.journal  # type: ignore[assignment]
-        at = position & JOURNAL_MASK
-        journal.work[at] = prepared.label
-        journal.positions[at] = position
+        stream.recent[position & JOURNAL_MASK] = prepared.label  # type: ignore[attr-defined]
 
     def _launch_again(
         self,
@@ -229,6 +226,7 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange, CudaGraphs):
                 packed.config, packed.function, packed.pointer, 0
             )
         if result != 0:
+            stream.journal.note(stream.timeline.submitted, None)  # type: ignore[union-attr]
             raise self._blame(
                 result,
                 "cuLaunchKernelEx",
@@ -304,6 +302,7 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange, CudaGraphs):
 
     def _submit(self, call: str, *arguments: object, stream: StreamState) -> None:
         self._context.make_current()
+        stream.journal.note(stream.timeline.submitted, None)  # type: ignore[union-attr]
         answer = getattr(self._driver, call)(*arguments)
         if answer[0] != 0:
             raise self._blame(answer[0], call, stream)

@@ -142,6 +142,23 @@ class CudaContext:
             return self.on_loss(error)
         return error
 
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """A block of calls that may not stop what others of the process capture.
+
+        Allocating and the like is refused while any stream of the process is being
+        captured in its usual mode, and ends the capture. None of ours is captured.
+
+        Source: CUDA Driver API, cuThreadExchangeStreamCaptureMode.
+        """
+        exchange = self.driver.cuThreadExchangeStreamCaptureMode
+        mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.check(exchange(mode), "cuThreadExchangeStreamCaptureMode")
+        try:
+            yield
+        finally:
+            self.check(exchange(before), "cuThreadExchangeStreamCaptureMode")
+
     def make_current(self) -> None:
         """Make the context current on this thread, unless we did so before."""
         if hasattr(self.current, "is_set"):

@@ -23,6 +23,7 @@ from accy_async.errors import (
 )
 
 __all__ = [
+    "OUT_OF_MEMORY",
     "STICKY_CODES",
     "DriverError",
     "check",

@@ -124,7 +124,7 @@ class CudaExchange(Backend):
         The latter ends captures that other libraries have under way in the context
         (CUDA Driver API, cuCtxRecordEvent): nothing less covers every stream.
         """
-        del position
+        cast("CudaStream", stream).journal.note(position, None)
         driver, event = self._context.driver, self._event()
         if number is None:
             answer = driver.cuCtxRecordEvent(self._context.native, event)
@@ -140,7 +140,7 @@ class CudaExchange(Backend):
         return True
 
     def _lead(self, stream: StreamState, position: int, number: int) -> None:
-        del position
+        cast("CudaStream", stream).journal.note(position, None)
         driver, event = self._context.driver, self._event()
         answer = driver.cuEventRecord(event, cast("CudaStream", stream).native)
         self._call(answer, "cuEventRecord")
@@ -148,6 +148,7 @@ class CudaExchange(Backend):
         self._call(answer, "cuStreamWaitEvent")
 
     def _notice(self, stream: StreamState, position: int) -> None:
+        cast("CudaStream", stream).journal.note(position, None)
         cast("CudaTimeline", stream.timeline).finish_with(position, _nothing)
 
     def _event(self) -> Any:  # noqa: ANN401

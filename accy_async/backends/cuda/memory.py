@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accy_async.backends.cuda.driver import OUT_OF_MEMORY
+from accy_async.errors import OutOfMemory
+
 if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
 
@@ -56,6 +59,7 @@ class DevicePool:
 
     def __init__(self, context: CudaContext, limit_bytes: int | None) -> None:
         self._context = context
+        self._limit = limit_bytes
         self._lock = threading.Lock()
         driver = context.driver
         properties = driver.CUmemPoolProps()
@@ -84,29 +88,47 @@ class DevicePool:
             return DeviceMemory(0, 0, 0)
         # What the pool gives is aligned for every dtype: 256 bytes.
         spare = alignment if alignment > _POOL_ALIGNMENT else 0
-        driver = self._context.driver
-        with self._lock:
-            answer = driver.cuMemAllocFromPoolAsync(
-                byte_size + spare, self._pool, self._stream
-            )
-            waited = driver.cuStreamSynchronize(self._stream)
+        with self._context.relaxed():
+            answer, waited = self._ask(byte_size + spare)
+            if int(answer[0]) == OUT_OF_MEMORY:  # what is cached may be in the way
+                self.trim()
+                answer, waited = self._ask(byte_size + spare)
         # Errors may take the backend's lock: they wait until the pool's is free.
+        if int(answer[0]) == OUT_OF_MEMORY:
+            raise self._out_of_memory(byte_size)
         start = int(self._context.check(answer, "cuMemAllocFromPoolAsync"))
         self._context.check(waited, "cuStreamSynchronize")
         return DeviceMemory(-(-start // alignment) * alignment, byte_size, start)
+
+    def _ask(self, byte_size: int) -> tuple[Any, Any]:
+        """What the driver answers to an allocation, and to waiting for it."""
+        driver = self._context.driver
+        with self._lock:
+            answer = driver.cuMemAllocFromPoolAsync(byte_size, self._pool, self._stream)
+            return answer, driver.cuStreamSynchronize(self._stream)
+
+    def _out_of_memory(self, byte_size: int) -> OutOfMemory:
+        found = self.statistics()
+        limit = "" if self._limit is None else f" of at most {self._limit}"
+        return OutOfMemory(
+            f"{byte_size} bytes asked for, {found['used_bytes']} in use{limit}, "
+            f"{found['reserved_bytes']} taken from the device",
+            requested_bytes=byte_size,
+        )
 
     def free(self, memory: DeviceMemory) -> None:
         """Take idle memory back."""
         if memory.byte_size == 0:
             return
         driver = self._context.driver
-        with self._lock:
+        with self._context.relaxed(), self._lock:
             answer = driver.cuMemFreeAsync(memory.start, self._stream)
         self._context.check(answer, "cuMemFreeAsync")
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Give what is not in use back to the device, down to that much."""
-        answer = self._context.driver.cuMemPoolTrimTo(self._pool, keep_bytes)
+        with self._context.relaxed():
+            answer = self._context.driver.cuMemPoolTrimTo(self._pool, keep_bytes)
         self._context.check(answer, "cuMemPoolTrimTo")
 
     def statistics(self) -> dict[str, int]:
@@ -172,8 +194,9 @@ class PinnedPool:
     def _allocate(self, size: int) -> int:
         driver = self._context.driver
         self._context.make_current()
-        # Portable (1) and mapped (2): any context may use it, and the device sees it.
-        answer: Any = driver.cuMemHostAlloc(size, 1 | 2)
+        with self._context.relaxed():
+            # Portable (1) and mapped (2): any context may use it, and the device too.
+            answer: Any = driver.cuMemHostAlloc(size, 1 | 2)
         address = int(self._context.check(answer, "cuMemHostAlloc"))
         with self._lock:
             self._all.append(address)

@@ -83,7 +83,8 @@ class LateUnloads:
         driver = self._context.driver
         self._context.make_current()
         while self._modules:
-            answer = driver.cuModuleUnload(self._modules.pop())
+            with self._context.relaxed():
+                answer = driver.cuModuleUnload(self._modules.pop())
             self._context.check(answer, "cuModuleUnload")
 
 
@@ -110,7 +111,9 @@ def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:
         driver.CUjit_option.CU_JIT_ERROR_LOG_BUFFER,
         driver.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
     ]
-    answer = driver.cuModuleLoadDataEx(image, len(options), options, [log, len(log)])
+    values = [log, len(log)]
+    with context.relaxed():
+        answer = driver.cuModuleLoadDataEx(image, len(options), options, values)
     if answer[0] != 0:
         error = context.error(answer[0], "cuModuleLoadDataEx")
         text = log.split(b"\0")[0].decode(errors="replace").strip()

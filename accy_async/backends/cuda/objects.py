@@ -17,7 +17,9 @@ __all__ = ["CudaEvent", "CudaStream", "LaunchArguments"]
 
 
 class CudaStream(StreamState):
-    """A stream: the driver's handle, and its word."""
+    """A stream: the driver's handle, its word, and the ring of its journal."""
+
+    journal: Journal
 
     def __init__(self, timeline: CudaTimeline, priority: int, native: Any) -> None:  # noqa: ANN401
         super().__init__(timeline, priority)
@@ -25,6 +27,7 @@ class CudaStream(StreamState):
         self.flags = timeline
         self.journal = timeline.journal
         self.number = int(native)
+        self.recent = self.journal.work
         self.keeper: object = None  # of a stream that somebody else owns
 
 

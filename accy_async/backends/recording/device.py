@@ -162,6 +162,8 @@ class RecordingCore(Backend):
     ) -> None:
         """Run an operation at once if nothing holds it back; else keep it."""
         on: RecordingStream = stream  # type: ignore[assignment]
+        if self._keeps_journals:
+            on.journal.note(position, None)
         is_plain = run is None and guard is None
         if waits_for is None:
             is_ready = True

@@ -145,9 +145,9 @@ class RecordingHooks(RecordingCore):
             failure = self._execution_failures.pop(self.launch_count, None)
             if failure is not None:
                 run = self._failing(failure, stream, position, prepared.request, guard)
+        self._submit(stream, position, run, None, self.operation_ns, guard)
         if self._keeps_journals:
             stream.journal.note(position, prepared.label)  # type: ignore[union-attr]
-        self._submit(stream, position, run, None, self.operation_ns, guard)
 
     def _launch_record(
         self, request: LaunchRequest, stream: StreamState

@@ -123,6 +123,8 @@ class RecordedOperation:
 class RecordingStream(StreamState):
     """A stream: what is under way on it, and whether it is held back."""
 
+    journal: Journal
+
     def __init__(self, timeline: Timeline, priority: int) -> None:
         super().__init__(timeline, priority)
         self.journal = Journal()

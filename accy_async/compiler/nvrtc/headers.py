@@ -11,10 +11,15 @@ Source: ISO C++20 [cpp.include], [cpp.cond] (``__has_include``).
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import attrs
 
 __all__ = ["inputs_of"]
 
@@ -23,16 +28,33 @@ Inputs = tuple[tuple[str, str, str], ...]
 _MOST_FILES = 20_000
 """Beyond that a folder contains itself."""
 
+_SETTLED_NS = 2_000_000_000
+"""A file that was written less than this ago may change again under the same time."""
+
 _SPLICE = re.compile(r"\\[ \t]*\r?\n")
-_COMMENT = r"(?:[ \t\f\v]|/\*(?:[^*]|\*(?!/))*\*/)*"
-_INCLUDE = re.compile(
-    rf"^(?:[^\n]*?\*/)?{_COMMENT}(?:\#|%:|\?\?=){_COMMENT}"
-    rf"(?:include_next|include|import)\b{_COMMENT}(?P<rest>[^\n]*)",
-    re.MULTILINE,
-)
-_HAS_INCLUDE = re.compile(r"\b__has_include(?:_next)?\s*\(\s*(?=(?P<rest>[^\n]*))")
+_WORD = re.compile(r"(?<!\w)(?:include_next|include|import)(?!\w)")
+# What stands before the word on its line: a comment's end, and the directive's sign,
+# which may be lines above where a comment is between.
+_BEFORE = re.compile(r"(?:.*\*/)?\s*(?:(?:#|%:|\?\?=)(?:\s|/\*(?:[^*]|\*(?!/))*\*/)*)?")
+_SIGN = re.compile(r"#|%:|\?\?=|\*/")
+_COMMENTS = re.compile(r"(?:[ \t\f\v]|/\*(?:[^*]|\*(?!/))*\*/)*")
+_HAS_INCLUDE = re.compile(r"\b__has_include(?:_next)?\s*\(\s*(?=([^\n]*))")
 _NAME = re.compile(r"<([^>\n]+)>|\"([^\"\n]+)\"")
-_CHANGES_BY_ITSELF = re.compile(r"\b__(?:DATE|TIME|TIMESTAMP)__\b")
+_CHANGE_BY_THEMSELVES = ("__DATE__", "__TIME__", "__TIMESTAMP__")
+
+
+@attrs.frozen
+class _Text:
+    """What is to be known of a text.
+
+    Attributes:
+        digest: its SHA-256.
+        names: what it may include; None where that cannot be known, or where what it
+            becomes changes with the clock.
+    """
+
+    digest: str
+    names: tuple[str, ...] | None
 
 
 def inputs_of(
@@ -52,16 +74,13 @@ def inputs_of(
     """
     found: set[tuple[str, str, str]] = set()
     seen: set[tuple[str, Path | None]] = set()
-    texts: dict[Path, str | None] = {}
-    todo: list[tuple[str, Path | None]] = [(source, None)]
+    files: dict[Path, _Text | None] = {}
+    todo: list[tuple[_Text, Path | None]] = [(_look_at(source.encode()), None)]
     while todo:
-        spliced, folder = todo.pop()
-        text = _SPLICE.sub("", spliced)
-        if _CHANGES_BY_ITSELF.search(text):
+        text, folder = todo.pop()
+        if text.names is None:
             return None
-        for name in _included_names(text):
-            if name is None:
-                return None
+        for name in text.names:
             if (name, folder) in seen:
                 continue
             seen.add((name, folder))
@@ -70,42 +89,80 @@ def inputs_of(
             is_there = False
             if name in headers:
                 is_there = True
-                found.add((name, "", _digest(headers[name])))
-                todo.append((headers[name], None))
+                held = _look_at(headers[name].encode())
+                found.add((name, "", held.digest))
+                todo.append((held, None))
             for place in (*((folder,) if folder is not None else ()), *folders):
                 path = place / name
-                if path not in texts:
-                    texts[path] = _read(path)
-                content = texts[path]
-                if content is not None:
+                if path not in files:
+                    files[path] = _read(path)
+                there = files[path]
+                if there is not None:
                     is_there = True
-                    found.add((name, str(path), _digest(content)))
-                    todo.append((content, path.parent))
+                    found.add((name, str(path), there.digest))
+                    todo.append((there, path.parent))
             if not is_there:
                 found.add((name, "", ""))
     return tuple(sorted(found))
 
 
+def _look_at(data: bytes) -> _Text:
+    digest = hashlib.sha256(data).hexdigest()
+    text = data.decode("latin-1")
+    if "\\" in text:
+        text = _SPLICE.sub("", text)
+    if any(macro in text for macro in _CHANGE_BY_THEMSELVES):
+        return _Text(digest, None)
+    names = list(_included_names(text))
+    known = [name for name in names if name is not None]
+    return _Text(digest, tuple(known) if len(known) == len(names) else None)
+
+
 def _included_names(text: str) -> Iterator[str | None]:
     """The names in the includes of a text; None for one that is computed."""
-    if "include" not in text and "import" not in text:
-        return
-    for pattern in (_INCLUDE, _HAS_INCLUDE):
-        for match in pattern.finditer(text):
-            name = _NAME.match(match["rest"])
-            if name is not None:
-                yield name[1] or name[2]
-            else:
-                yield None
+    for word in _words(text):
+        line = text[text.rfind("\n", 0, word.start()) + 1 : word.start()]
+        if _SIGN.search(line) and _BEFORE.fullmatch(line):
+            comments = _COMMENTS.match(text, word.end())
+            yield _name_at(text, comments.end() if comments else word.end())
+    if "__has_include" in text:
+        for asked in _HAS_INCLUDE.finditer(text):
+            yield _name_at(text, asked.end())
 
 
-def _read(path: Path) -> str | None:
-    """A file's bytes, one character each; None where there is no such file."""
+def _words(text: str) -> Iterator[re.Match[str]]:
+    """Where a directive's word stands; found ten times faster than by the pattern."""
+    for begins in ("include", "import"):
+        at = text.find(begins)
+        while at >= 0:
+            word = _WORD.match(text, at)
+            if word is not None:
+                yield word
+            at = text.find(begins, at + len(begins))
+
+
+def _name_at(text: str, position: int) -> str | None:
+    name = _NAME.match(text, position)
+    return None if name is None else _encoded(name[1] or name[2])
+
+
+def _encoded(name: str) -> str:
+    """A name that was read a byte a character, as the text that it is."""
+    return os.fsdecode(name.encode("latin-1"))
+
+
+def _read(path: Path) -> _Text | None:
+    """A file; None where there is none. Looked at once, until it changes."""
     try:
-        return path.read_bytes().decode("latin-1")
+        status = path.stat()
+        if time.time_ns() - status.st_mtime_ns < _SETTLED_NS:
+            return _look_at(path.read_bytes())
+        return _read_once(path, status.st_mtime_ns, status.st_size, status.st_ino)
     except (OSError, ValueError):
         return None
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+@functools.lru_cache(maxsize=4096)
+def _read_once(path: Path, changed_ns: int, size: int, number: int) -> _Text:
+    del changed_ns, size, number  # another file where one of them is another
+    return _look_at(path.read_bytes())
