@@ -113,7 +113,11 @@ class CudaExchange(Backend):
         if self._context.driver_version < _CONTEXT_EVENTS_SINCE:
             return True  # it cannot be asked
         driver, event = self._context.driver, self._event()
-        if int(driver.cuCtxRecordEvent(self._context.native, event)[0]) != 0:
+        with self._context.relaxed():
+            answer = driver.cuCtxRecordEvent(self._context.native, event)
+        if int(answer[0]) in STICKY_CODES:
+            raise self._context.error(answer[0], "cuCtxRecordEvent")
+        if int(answer[0]) != 0:
             return False
         # The event itself takes some microseconds to get through.
         return any(int(driver.cuEventQuery(event)[0]) == 0 for _ in range(_LOOKS))

@@ -127,8 +127,12 @@ class DevicePool:
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Give what is not in use back to the device, down to that much."""
+        driver = self._context.driver
         with self._context.relaxed():
-            answer = self._context.driver.cuMemPoolTrimTo(self._pool, keep_bytes)
+            # What was taken back is the pool's once its stream has come to it.
+            waited = driver.cuStreamSynchronize(self._stream)
+            answer = driver.cuMemPoolTrimTo(self._pool, keep_bytes)
+        self._context.check(waited, "cuStreamSynchronize")
         self._context.check(answer, "cuMemPoolTrimTo")
 
     def statistics(self) -> dict[str, int]:
