@@ -119,8 +119,13 @@ class CudaExchange(Backend):
             raise self._context.error(answer[0], "cuCtxRecordEvent")
         if int(answer[0]) != 0:
             return False
-        # The event itself takes some microseconds to get through.
-        return any(int(driver.cuEventQuery(event)[0]) == 0 for _ in range(_LOOKS))
+        for _ in range(_LOOKS):  # the event itself takes some microseconds
+            (result,) = driver.cuEventQuery(event)
+            if int(result) in STICKY_CODES:
+                raise self._context.error(result, "cuEventQuery")
+            if result == 0:
+                return True
+        return False
 
     def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:
         """Submit a wait for a stream; for all that the context was given if None.
