@@ -204,6 +204,12 @@ def test_no_failing_call_goes_unnoticed(
     assert call in "".join(all_texts(raised.value))
 
 
+def test_c61_no_call_ends_what_others_capture(driver: FakeDriver) -> None:
+    """All that a backend does, its opening and closing too, spares them."""
+    scenario(driver, None, 0)
+    assert driver.ending_captures == []
+
+
 def all_texts(error: BaseException) -> list[str]:
     """What an error says, with what it holds, comes from and met on its way."""
     texts = [str(error), *getattr(error, "__notes__", [])]

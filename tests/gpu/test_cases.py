@@ -164,7 +164,7 @@ async def test_c65_cached_memory_counts_for_no_limit_and_comes_back() -> None:
     backend.trim()
     statistics = backend.memory_statistics()
     assert statistics["used_bytes"] == 0
-    assert statistics["reserved_bytes"] < 64 * MIB
+    assert statistics["reserved_bytes"] < most_reserved / 2  # some the driver keeps
     backend.close()
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaExchange"]
 
+_NOT_READY = 600
 _CAPTURING = frozenset(range(900, 909))
 """Another library captures a stream: CUDA Driver API, CUDA_ERROR_STREAM_CAPTURE_*."""
 
@@ -113,19 +114,18 @@ class CudaExchange(Backend):
         if self._context.driver_version < _CONTEXT_EVENTS_SINCE:
             return True  # it cannot be asked
         driver, event = self._context.driver, self._event()
+        call = "cuCtxRecordEvent"
         with self._context.relaxed():
-            answer = driver.cuCtxRecordEvent(self._context.native, event)
-        if int(answer[0]) in STICKY_CODES:
-            raise self._context.error(answer[0], "cuCtxRecordEvent")
-        if int(answer[0]) != 0:
-            return False
-        for _ in range(_LOOKS):  # the event itself takes some microseconds
-            (result,) = driver.cuEventQuery(event)
-            if int(result) in STICKY_CODES:
-                raise self._context.error(result, "cuEventQuery")
-            if result == 0:
-                return True
-        return False
+            # Ends what others capture all the same; nothing less covers every stream.
+            (result,) = driver.cuCtxRecordEvent(self._context.native, event)
+            for _ in range(_LOOKS if result == 0 else 0):
+                call = "cuEventQuery"  # the event itself takes some microseconds
+                (result,) = driver.cuEventQuery(event)
+                if int(result) != _NOT_READY:
+                    break
+        if int(result) in STICKY_CODES:
+            raise self._context.error(result, call)
+        return bool(result == 0)
 
     def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:
         """Submit a wait for a stream; for all that the context was given if None.

@@ -144,14 +144,17 @@ class DevicePool:
             ("used_bytes", kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
             ("reserved_bytes", kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
         ):
-            answer = driver.cuMemPoolGetAttribute(self._pool, attribute)
+            with self._context.relaxed():
+                answer = driver.cuMemPoolGetAttribute(self._pool, attribute)
             found[name] = int(self._context.check(answer, "cuMemPoolGetAttribute"))
         return found
 
     def close(self) -> None:
         """Destroy the pool; none of its memory may be in use."""
         driver, check = self._context.driver, self._context.check
-        check(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+        with self._context.relaxed():
+            waited = driver.cuStreamSynchronize(self._stream)
+        check(waited, "cuStreamSynchronize")
         check(driver.cuMemPoolDestroy(self._pool), "cuMemPoolDestroy")
         check(driver.cuStreamDestroy(self._stream), "cuStreamDestroy")
 
@@ -193,7 +196,9 @@ class PinnedPool:
             blocks, self._all = self._all, []
             self._idle.clear()
         for address in blocks:
-            self._context.check(driver.cuMemFreeHost(address), "cuMemFreeHost")
+            with self._context.relaxed():
+                answer = driver.cuMemFreeHost(address)
+            self._context.check(answer, "cuMemFreeHost")
 
     def _allocate(self, size: int) -> int:
         driver = self._context.driver

@@ -11,6 +11,7 @@ from accy_async.backends.hooks import EventState, StreamState
 if TYPE_CHECKING:
     from accy_async.backends.cuda.modules import CudaKernel
     from accy_async.backends.cuda.timeline import CudaTimeline
+    from accy_async.backends.journal import Journal
     from accy_async.backends.launch import LaunchRequest
 
 __all__ = ["CudaEvent", "CudaStream", "LaunchArguments"]

@@ -183,10 +183,9 @@ class CudaTimeline(Timeline):
 
     def kind_at(self, position: int) -> Hashable:
         """What waits for such work as there is at a position have in common."""
-        at = position & JOURNAL_MASK
-        if self.journal.positions[at] != position:
+        work = self.journal.work[position & JOURNAL_MASK]
+        if work is None:
             return self._copied
-        work = self.journal.work[at]
         return work if isinstance(work, Label) else id(work)  # a device graph
 
     def complete_unwatched(self, position: int) -> bool:

@@ -117,7 +117,8 @@ class CudaWaiting(Backend):
         if native is None or self._lost is not None:
             return True
         self._context.make_current()
-        (result,) = self._ask(native)
+        with self._context.relaxed():
+            (result,) = self._ask(native)
         code = int(result)
         if code == 0:
             return True
