@@ -19,7 +19,7 @@ from accy_async.backends.base import Backend
 from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging, update_node
 from accy_async.backends.devicegraph import GraphRecord, walk
 from accy_async.backends.hooks import GraphState, StreamState
-from accy_async.backends.journal import JOURNAL_MASK, Label
+from accy_async.backends.journal import Label
 from accy_async.backends.launch import PreparedLaunch
 from accy_async.errors import AccyError
 
@@ -140,9 +140,7 @@ class CudaGraphs(Backend):
         (result,) = self._driver.cuGraphLaunch(mine.executable, on.native)
         if result != 0:
             raise self._blame(result, "cuGraphLaunch", stream)
-        journal = stream.journal
-        journal.work[position & JOURNAL_MASK] = mine.work  # type: ignore[union-attr]
-        journal.positions[position & JOURNAL_MASK] = position  # type: ignore[union-attr]
+        on.journal.note(position, mine.work)
         if mine.staging or mine.events:
             self._after_launch(mine, on, position)
         return position
