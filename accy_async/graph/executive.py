@@ -9,9 +9,7 @@ it ends.
 from __future__ import annotations
 
 import functools
-import math
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,15 +17,13 @@ import anyio.lowlevel
 
 from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.firststep import after_first_step
-from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
-from accy_async.backends.loading import load_entry
-from accy_async.errors import GraceExpired, InvalidType, LaunchArgumentMismatch
+from accy_async.backends.handles import EventHandle
+from accy_async.errors import GraceExpired, InvalidType
 from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
+from accy_async.graph.job import Job
 from accy_async.graph.lowering.policy import (
     FIRST_LOWERED_RUN,
-    can_lower,
-    follow,
     lower,
 )
 from accy_async.graph.lowering.replay import (
@@ -36,7 +32,12 @@ from accy_async.graph.lowering.replay import (
     side_streams,
     watched_items,
 )
-from accy_async.graph.options import LaunchOptions, OnError
+from accy_async.graph.options import (
+    LaunchOptions,
+    OnError,
+    check_options,
+    refuse_whereabouts,
+)
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.prepared import (
     Binding,
@@ -45,33 +46,22 @@ from accy_async.graph.prepared import (
     adopt_bindings,
     check_bindings,
 )
+from accy_async.graph.preparing import MAX_PREPARED, Preparer
 from accy_async.graph.progress import RunProgress
 from accy_async.graph.replaying import PlainRun, PreparedPlan
 from accy_async.graph.run import Run
 from accy_async.graph.runner import Runner
-from accy_async.graph.slices import in_slices, laid_out, without_pauses
+from accy_async.graph.slices import laid_out
 from accy_async.graph.telling import Telling
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from accy_async.artifact.entry import KernelCallArtifact
-    from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.base import Backend
-    from accy_async.backends.handles import LoadedArtifact
     from accy_async.backends.streampool import StreamPool
-    from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.observe.protocol import Observer
 
 __all__ = ["GraphExecutive"]
-
-MAX_PREPARED = 32
-"""Prepared plans kept for running again; the one unused longest goes first."""
-
-
-MAX_ALIKE = 8
-"""Sets of buffers that a plan is prepared for before a further one takes one over."""
-
 
 _LONG = 1000
 """Nodes from which on a run leaves a stream of the pool to those after it."""
@@ -98,10 +88,7 @@ class GraphExecutive:
         self._streams = streams
         self._grace_s = grace_s
         self._governor = Governor(max_in_flight)
-        self._kernels: dict[int, tuple[KernelArtifact, LoadedArtifact]] = {}
-        self._entries: list[KernelCallArtifact] = []
-        self._loading = anyio.Lock()
-        self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
+        self._preparer = Preparer(backend)
         self._idle_events: list[EventHandle] = []
         # Takes the time for observers, on devices that ask no guards.
         self._clock: DeviceClock | None = None
@@ -132,7 +119,7 @@ class GraphExecutive:
             raise InvalidType("start.plan", plan, "a LaunchGraphPlan")
         bindings = adopt_bindings(self._backend, plan, bindings or {})
         bound = check_bindings(self._backend, plan, bindings)
-        _check_options(self._backend, plan, options)
+        check_options(self._backend, plan, options)
         progress = RunProgress(
             plan, cancels_on_error=options.on_error is OnError.CANCEL
         )
@@ -144,7 +131,7 @@ class GraphExecutive:
 
         run = Run(options.name or _title(plan), progress, cancel)
         self._runs.add(run)
-        job = _Job(run, plan, bindings, bound, options, progress, scope, observer)
+        job = Job(run, plan, bindings, bound, options, progress, scope, observer)
         group.start_soon(self._main, job)
         after_first_step(functools.partial(self._see_begun, job))
         return run
@@ -159,18 +146,18 @@ class GraphExecutive:
         """Make a plan ready to be run again and again; see `Session.prepare`."""
         if not isinstance(plan, LaunchGraphPlan):
             raise InvalidType("prepare.plan", plan, "a LaunchGraphPlan")
-        _refuse_whereabouts(options)
+        refuse_whereabouts(options)
 
         def check(
             bindings: Mapping[str, Binding], options: LaunchOptions
         ) -> tuple[Mapping[str, Binding], Mapping[str, Memory]]:
             adopted = adopt_bindings(self._backend, plan, bindings)
             bound = check_bindings(self._backend, plan, adopted)
-            _check_options(self._backend, plan, options)
+            check_options(self._backend, plan, options)
             return adopted, bound
 
         given, bound = check({} if bindings is None else bindings, options)
-        prepared = await self._make(plan, given, bound, options)
+        prepared = await self._preparer.make(plan, given, bound, options)
         try:
             prepared.runs = FIRST_LOWERED_RUN
             await lower(prepared, options, is_observed=False)
@@ -181,7 +168,7 @@ class GraphExecutive:
             )
         except BaseException as error:
             errors: list[Exception] = []
-            self._forget(prepared, errors)
+            self._preparer.forget(prepared, errors)
             raise_together("preparing a plan", error, errors)
             raise
 
@@ -203,14 +190,14 @@ class GraphExecutive:
 
     # One run
 
-    def _see_begun(self, job: _Job) -> None:
+    def _see_begun(self, job: Job) -> None:
         """End a run whose task was dropped before its first step: it was cancelled."""
         if not job.has_begun:
             job.progress.stop()
             job.progress.finish()
             self._runs.discard(job.run)
 
-    async def _main(self, job: _Job) -> None:
+    async def _main(self, job: Job) -> None:
         job.has_begun = True
         cleanup: list[Exception] = []
         try:
@@ -250,8 +237,10 @@ class GraphExecutive:
             ]
             self._unobserved_limit = 2 * len(self._unobserved) + MAX_PREPARED
 
-    async def _run(self, job: _Job) -> None:
-        job.prepared = await self._prepare(job)
+    async def _run(self, job: Job) -> None:
+        job.prepared = await self._preparer.take(
+            job.plan, job.bindings, job.bound, job.options
+        )
         job.progress.unguarded = job.prepared.unguarded
         job.lowered = await lower(
             job.prepared, job.options, is_observed=job.observer is not None
@@ -278,7 +267,7 @@ class GraphExecutive:
             job.telling.all_submitted()
         await job.progress.wait_streams()
 
-    async def _submit(self, job: _Job, prepared: PreparedGraph) -> Sequence[Memory]:
+    async def _submit(self, job: Job, prepared: PreparedGraph) -> Sequence[Memory]:
         """Submit it all, as one graph or node by node; returns where slots' values are.
 
         Cancellation: nothing further is submitted.
@@ -302,7 +291,7 @@ class GraphExecutive:
         await runner.run(await laid_out(job.plan, job.max_streams))
         return runner.memories
 
-    async def _lease(self, job: _Job) -> None:
+    async def _lease(self, job: Job) -> None:
         """Have the run's streams; waits for none, see `StreamPool.lease_or_share`."""
         own = job.options.stream
         if job.lowered is not None:
@@ -325,7 +314,7 @@ class GraphExecutive:
             [self._backend.mark(stream).timeline for stream in job.streams]
         )
 
-    async def _wanted_streams(self, job: _Job) -> list[int]:
+    async def _wanted_streams(self, job: Job) -> list[int]:
         """The priorities of the streams that a run makes use of."""
         # A long run leaves a stream to those that start while it goes on.
         limit = self._streams.limit
@@ -338,7 +327,7 @@ class GraphExecutive:
             count = 0  # host calls alone take none
         return [*layout.stream_priorities, *[0] * count][:count]
 
-    def _signal(self, job: _Job, event: EventHandle) -> None:
+    def _signal(self, job: Job, event: EventHandle) -> None:
         """Record the event on the first stream, behind all of the others."""
         backend, reached = self._backend, job.progress.reached
         first, *others = job.streams
@@ -348,7 +337,7 @@ class GraphExecutive:
             backend.stream_wait_event(first, joined)
         reached(0, backend.record_event(event, first))
 
-    async def _give_back(self, job: _Job, errors: list[Exception]) -> None:
+    async def _give_back(self, job: Job, errors: list[Exception]) -> None:
         backend = self._backend
         settled: Exception | None = None
         interrupt: BaseException | None = None
@@ -379,7 +368,7 @@ class GraphExecutive:
             job.prepared.is_in_use = False
             job.prepared.awaited |= watched_items(job.prepared, job.progress.awaited)
             if settled is not None or not is_idle:
-                self._forget(job.prepared, errors)
+                self._preparer.forget(job.prepared, errors)
         if settled is not None:
             held = [name for name in backend.reaper.held() if name not in held_before]
             errors.insert(0, GraceExpired(f"run {job.run.name!r}", self._grace_s, held))
@@ -393,195 +382,12 @@ class GraphExecutive:
             else (self._backend.create_event())
         )
 
-    # Preparing
-
-    async def _prepare(self, job: _Job) -> PreparedGraph:
-        key = _key(job)
-        found = self._prepared.get(key)
-        if found is not None and not found.is_in_use and found.is_alive:
-            self._prepared.move_to_end(key)
-            found.is_in_use = True
-            found.runs += 1
-            return found
-        taken = self._take_over(key, job)
-        if taken is not None:
-            return taken
-        prepared = await self._make(job.plan, job.bindings, job.bound, job.options)
-        prepared.is_in_use = True
-        prepared.runs = 1
-        replaced = self._prepared.pop(key, None)
-        if replaced is not None and not replaced.is_in_use:
-            replaced.close()
-        self._prepared[key] = prepared
-        self._evict()
-        return prepared
-
-    async def _make(
-        self,
-        plan: LaunchGraphPlan,
-        bindings: Mapping[str, Binding],
-        bound: Mapping[str, Memory],
-        options: LaunchOptions,
-    ) -> PreparedGraph:
-        """Load a plan's kernels, and prepare it.
-
-        Cancellation: nothing is left of it but loaded kernels.
-        """
-        await self._load_kernels(plan)
-        events = {
-            name: event
-            for name, event in bindings.items()
-            if isinstance(event, EventHandle)
-        }
-        prepared = PreparedGraph(
-            self._backend, plan, self._kernels, bound, events, options
-        )
-        try:
-            with without_pauses(len(plan.nodes)):
-                await in_slices(prepared.make_actions())
-        except BaseException as error:
-            errors: list[Exception] = []
-            self._forget(prepared, errors)
-            raise_together("preparing a plan", error, errors)
-            raise
-        return prepared
-
-    def _take_over(self, key: tuple[object, ...], job: _Job) -> PreparedGraph | None:
-        """One of a plan's prepared ones for other buffers and scalars than it had.
-
-        Only where it is, or may be, a device graph: changing that in place costs less
-        than preparing, and much less than another graph.
-        """
-        alike = [
-            (old, prepared)
-            for old, prepared in self._prepared.items()
-            if old[0] == key[0] and old[2:4] == key[2:4]
-        ]
-        if len(alike) < MAX_ALIKE:
-            return None
-        for old, prepared in alike:  # the one unused longest first
-            if prepared.is_in_use or not can_lower(prepared):
-                continue
-            del self._prepared[old]
-            self._prepared[key] = prepared
-            prepared.is_in_use = True
-            prepared.runs += 1
-            job.prepared = prepared  # given back, or forgotten, whatever comes now
-            try:
-                follow(prepared, prepared.rebind(job.bound, job.options))
-            except BaseException as error:
-                errors: list[Exception] = []
-                self._forget(prepared, errors)
-                raise_together("preparing a plan", error, errors)
-                raise
-            return prepared
-        return None
-
-    def _evict(self) -> None:
-        for key, prepared in list(self._prepared.items()):
-            if len(self._prepared) <= MAX_PREPARED:
-                return
-            if not prepared.is_in_use:
-                del self._prepared[key]
-                prepared.close()
-
-    def _forget(self, prepared: PreparedGraph, errors: list[Exception]) -> None:
-        for key, known in list(self._prepared.items()):
-            if known is prepared:
-                del self._prepared[key]
-        try:
-            prepared.close()
-        except Exception as error:  # noqa: BLE001 - joined to the run's outcome
-            errors.append(error)
-
-    async def _load_kernels(self, plan: LaunchGraphPlan) -> None:
-        """Load the kernels of a plan that are not loaded yet, each once."""
-        wanted = {id(entry): entry for entry in plan.entries}
-        if wanted.keys() <= self._kernels.keys():
-            return
-        async with self._loading:
-            for identity, entry in wanted.items():
-                if identity not in self._kernels:
-                    loaded = await load_entry(self._backend, entry, None)
-                    self._entries.append(entry)  # keeps its identity its own
-                    self._kernels[identity] = (loaded.artifact, loaded.loaded)
-
-
-class _Job:
-    """What one run has; given back when it ends."""
-
-    def __init__(
-        self,
-        run: Run,
-        plan: LaunchGraphPlan,
-        bindings: dict[str, Binding],
-        bound: Mapping[str, Memory],
-        options: LaunchOptions,
-        progress: RunProgress,
-        scope: anyio.CancelScope,
-        observer: Observer | None,
-    ) -> None:
-        self.run = run
-        self.plan = plan
-        self.bindings = bindings
-        self.bound = bound
-        self.options = options
-        self.progress = progress
-        self.scope = scope
-        self.has_begun = False
-        self.prepared: PreparedGraph | None = None
-        self.observer = observer
-        self.telling: Telling | None = None
-        self.lowered: LoweredGraph | None = None
-        self.max_streams = 1
-        self.streams: list[StreamHandle] = []
-        self.leased: list[StreamHandle] = []
-        self.events: list[EventHandle] = []
-
-    def take_event(self, new: Callable[[], EventHandle]) -> Callable[[], EventHandle]:
-        def take() -> EventHandle:
-            event = new()
-            self.events.append(event)
-            return event
-
-        return take
-
-
-def _key(job: _Job) -> tuple[object, ...]:
-    """What a prepared plan can be used again for."""
-    options = job.options
-    return (
-        id(job.plan),  # the prepared plan under this key keeps it alive
-        tuple(
-            (name, memory if isinstance(memory, BufferHandle) else id(memory))
-            for name, memory in job.bound.items()
-        ),
-        tuple(
-            sorted(
-                (n, e.id) for n, e in job.bindings.items() if isinstance(e, EventHandle)
-            )
-        ),
-        tuple(sorted(options.tuning.items())),
-        options.runtime_scalars,
-    )
-
-
-def _refuse_whereabouts(options: LaunchOptions) -> None:
-    """Refuse options that say where and after what a single run is to be."""
-    if not isinstance(options, LaunchOptions):
-        raise InvalidType("prepare.options", options, "LaunchOptions")
-    if options.stream or options.wait_events or options.signal_event:
-        raise LaunchArgumentMismatch(
-            "prepare.options: a stream and events are for single runs; name events in "
-            "the plan instead"
-        )
-
 
 def _title(plan: LaunchGraphPlan) -> str:
     return f"plan of {len(plan.nodes)} nodes"
 
 
-def _held(job: _Job, memories: Sequence[Memory]) -> dict[str, Binding]:
+def _held(job: Job, memories: Sequence[Memory]) -> dict[str, Binding]:
     """What holds each bound slot's value at the end, as the caller bound it."""
     given = {id(memory): job.bindings[name] for name, memory in job.bound.items()}
     return {
@@ -589,33 +395,3 @@ def _held(job: _Job, memories: Sequence[Memory]) -> dict[str, Binding]:
         for slot, memory in zip(job.plan.slots, memories, strict=True)
         if id(memory) in given
     }
-
-
-def _check_options(
-    backend: Backend, plan: LaunchGraphPlan, options: LaunchOptions
-) -> None:
-    if not isinstance(options, LaunchOptions):
-        raise InvalidType("start.options", options, "LaunchOptions")
-    handles = [("stream", options.stream), ("signal_event", options.signal_event)]
-    handles += [("wait_events", event) for event in options.wait_events]
-    for name, handle in handles:
-        if handle is not None and (why := backend.foreign(handle)):
-            raise LaunchArgumentMismatch(f"options.{name}: it {why}")
-    given, taken = len(options.runtime_scalars), plan.runtime_scalar_count
-    if given != taken:
-        raise LaunchArgumentMismatch(
-            f"options.runtime_scalars: {given} were given, the plan takes {taken}"
-        )
-    for index, scalar in enumerate(options.runtime_scalars):
-        dtype = plan.scalar_dtypes.get(index, scalar.dtype)
-        if scalar.dtype is not dtype:
-            raise LaunchArgumentMismatch(
-                f"options.runtime_scalars[{index}]: got {scalar!r}, expected {dtype}"
-            )
-    for name in options.tuning:
-        if name not in plan.node_index:
-            raise LaunchArgumentMismatch(
-                f"options.tuning: the plan has no node {name!r}"
-            )
-    if not math.isfinite(options.weight):
-        raise LaunchArgumentMismatch("options.weight: expected a finite number")

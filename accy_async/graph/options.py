@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import attrs
 
 from accy_async.backends.handles import EventHandle, StreamHandle
 from accy_async.dtypes import ScalarArgument
-from accy_async.errors import InvalidType, InvalidValue
+from accy_async.errors import InvalidType, InvalidValue, LaunchArgumentMismatch
 from accy_async.values import (
     enum,
     field_name,
@@ -28,7 +29,16 @@ if TYPE_CHECKING:
 
     from attrs import Attribute
 
-__all__ = ["LaunchOptions", "Lowering", "OnError"]
+    from accy_async.backends.base import Backend
+    from accy_async.graph.plan import LaunchGraphPlan
+
+__all__ = [
+    "LaunchOptions",
+    "Lowering",
+    "OnError",
+    "check_options",
+    "refuse_whereabouts",
+]
 
 
 class OnError(str, Enum):
@@ -138,4 +148,51 @@ class LaunchOptions:
             and self.signal_event is None
             and not self.tuning
             and not self.runtime_scalars
+        )
+
+
+def check_options(
+    backend: Backend, plan: LaunchGraphPlan, options: LaunchOptions
+) -> None:
+    """Refuse options that do not fit a plan, or are of another device.
+
+    Raises:
+        InvalidType: they are none.
+        LaunchArgumentMismatch: a scalar, a tuned node or a handle does not fit.
+    """
+    if not isinstance(options, LaunchOptions):
+        raise InvalidType("start.options", options, "LaunchOptions")
+    handles = [("stream", options.stream), ("signal_event", options.signal_event)]
+    handles += [("wait_events", event) for event in options.wait_events]
+    for name, handle in handles:
+        if handle is not None and (why := backend.foreign(handle)):
+            raise LaunchArgumentMismatch(f"options.{name}: it {why}")
+    given, taken = len(options.runtime_scalars), plan.runtime_scalar_count
+    if given != taken:
+        raise LaunchArgumentMismatch(
+            f"options.runtime_scalars: {given} were given, the plan takes {taken}"
+        )
+    for index, scalar in enumerate(options.runtime_scalars):
+        dtype = plan.scalar_dtypes.get(index, scalar.dtype)
+        if scalar.dtype is not dtype:
+            raise LaunchArgumentMismatch(
+                f"options.runtime_scalars[{index}]: got {scalar!r}, expected {dtype}"
+            )
+    for name in options.tuning:
+        if name not in plan.node_index:
+            raise LaunchArgumentMismatch(
+                f"options.tuning: the plan has no node {name!r}"
+            )
+    if not math.isfinite(options.weight):
+        raise LaunchArgumentMismatch("options.weight: expected a finite number")
+
+
+def refuse_whereabouts(options: LaunchOptions) -> None:
+    """Refuse options that say where and after what a single run is to be."""
+    if not isinstance(options, LaunchOptions):
+        raise InvalidType("prepare.options", options, "LaunchOptions")
+    if options.stream or options.wait_events or options.signal_event:
+        raise LaunchArgumentMismatch(
+            "prepare.options: a stream and events are for single runs; name events in "
+            "the plan instead"
         )

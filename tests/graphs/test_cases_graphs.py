@@ -271,7 +271,7 @@ async def test_c63_a_plan_runs_again_with_other_buffers() -> None:
             for array in given.values():
                 array.free()
             assert session.live_objects()["buffers"] == 0
-        assert len(session._runs._prepared) <= 32
+        assert len(session._runs._preparer) <= 32
         assert device.load_count == 1
     check_empty(device)
 

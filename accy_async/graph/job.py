@@ -1,0 +1,63 @@
+"""What one run has while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import anyio
+
+    from accy_async.backends.handles import EventHandle, StreamHandle
+    from accy_async.graph.lowering.lowered import LoweredGraph
+    from accy_async.graph.options import LaunchOptions
+    from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.prepared import Binding, Memory, PreparedGraph
+    from accy_async.graph.progress import RunProgress
+    from accy_async.graph.run import Run
+    from accy_async.graph.telling import Telling
+    from accy_async.observe.protocol import Observer
+
+__all__ = ["Job"]
+
+
+class Job:
+    """What one run has; given back when it ends."""
+
+    def __init__(
+        self,
+        run: Run,
+        plan: LaunchGraphPlan,
+        bindings: dict[str, Binding],
+        bound: Mapping[str, Memory],
+        options: LaunchOptions,
+        progress: RunProgress,
+        scope: anyio.CancelScope,
+        observer: Observer | None,
+    ) -> None:
+        self.run = run
+        self.plan = plan
+        self.bindings = bindings
+        self.bound = bound
+        self.options = options
+        self.progress = progress
+        self.scope = scope
+        self.has_begun = False
+        self.prepared: PreparedGraph | None = None
+        self.observer = observer
+        self.telling: Telling | None = None
+        self.lowered: LoweredGraph | None = None
+        self.max_streams = 1
+        self.streams: list[StreamHandle] = []
+        self.leased: list[StreamHandle] = []
+        self.events: list[EventHandle] = []
+
+    def take_event(self, new: Callable[[], EventHandle]) -> Callable[[], EventHandle]:
+        """Note the events that are taken, to be given back with the rest."""
+
+        def take() -> EventHandle:
+            event = new()
+            self.events.append(event)
+            return event
+
+        return take

@@ -1,0 +1,201 @@
+"""Prepared plans of one device: made once, and kept for running again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import anyio
+
+from accy_async.backends.cleanup import raise_together
+from accy_async.backends.handles import BufferHandle, EventHandle
+from accy_async.backends.loading import load_entry
+from accy_async.graph.lowering.policy import can_lower, follow
+from accy_async.graph.prepared import Binding, Memory, PreparedGraph
+from accy_async.graph.slices import in_slices, without_pauses
+
+if TYPE_CHECKING:
+    from accy_async.artifact.entry import KernelCallArtifact
+    from accy_async.artifact.kernel import KernelArtifact
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import LoadedArtifact
+    from accy_async.graph.options import LaunchOptions
+    from accy_async.graph.plan import LaunchGraphPlan
+
+__all__ = ["MAX_PREPARED", "Preparer"]
+
+MAX_PREPARED = 32
+"""Prepared plans kept for running again; the one unused longest goes first."""
+
+
+MAX_ALIKE = 8
+"""Sets of buffers that a plan is prepared for before a further one takes one over."""
+
+
+class Preparer:
+    """Makes plans ready for runs on one device, each kernel loaded once.
+
+    Args:
+        backend: the device.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._kernels: dict[int, tuple[KernelArtifact, LoadedArtifact]] = {}
+        self._entries: list[KernelCallArtifact] = []
+        self._loading = anyio.Lock()
+        self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._prepared)
+
+    async def take(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding],
+        bound: Mapping[str, Memory],
+        options: LaunchOptions,
+    ) -> PreparedGraph:
+        """A plan made ready, for one run until it is given back (`is_in_use`).
+
+        Raises:
+            AccyError: a kernel could not be loaded, or scratch not be had.
+
+        Cancellation: nothing is left of it but loaded kernels.
+        """
+        key = _key(plan, bindings, bound, options)
+        found = self._prepared.get(key)
+        if found is not None and not found.is_in_use and found.is_alive:
+            self._prepared.move_to_end(key)
+            found.is_in_use = True
+            found.runs += 1
+            return found
+        taken = self._take_over(key, bound, options)
+        if taken is not None:
+            return taken
+        prepared = await self.make(plan, bindings, bound, options)
+        prepared.is_in_use = True
+        prepared.runs = 1
+        replaced = self._prepared.pop(key, None)
+        if replaced is not None and not replaced.is_in_use:
+            replaced.close()
+        self._prepared[key] = prepared
+        self._evict()
+        return prepared
+
+    async def make(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding],
+        bound: Mapping[str, Memory],
+        options: LaunchOptions,
+    ) -> PreparedGraph:
+        """Load a plan's kernels, and prepare it.
+
+        Cancellation: nothing is left of it but loaded kernels.
+        """
+        await self._load_kernels(plan)
+        events = {
+            name: event
+            for name, event in bindings.items()
+            if isinstance(event, EventHandle)
+        }
+        prepared = PreparedGraph(
+            self._backend, plan, self._kernels, bound, events, options
+        )
+        try:
+            with without_pauses(len(plan.nodes)):
+                await in_slices(prepared.make_actions())
+        except BaseException as error:
+            errors: list[Exception] = []
+            self.forget(prepared, errors)
+            raise_together("preparing a plan", error, errors)
+            raise
+        return prepared
+
+    def _take_over(
+        self,
+        key: tuple[object, ...],
+        bound: Mapping[str, Memory],
+        options: LaunchOptions,
+    ) -> PreparedGraph | None:
+        """One of a plan's prepared ones for other buffers and scalars than it had.
+
+        Only where it is, or may be, a device graph: changing that in place costs less
+        than preparing, and much less than another graph.
+        """
+        alike = [
+            (old, prepared)
+            for old, prepared in self._prepared.items()
+            if old[0] == key[0] and old[2:4] == key[2:4]
+        ]
+        if len(alike) < MAX_ALIKE:
+            return None
+        for old, prepared in alike:  # the one unused longest first
+            if prepared.is_in_use or not can_lower(prepared):
+                continue
+            del self._prepared[old]
+            self._prepared[key] = prepared
+            prepared.is_in_use = True
+            prepared.runs += 1
+            try:
+                follow(prepared, prepared.rebind(bound, options))
+            except BaseException as error:
+                errors: list[Exception] = []
+                self.forget(prepared, errors)
+                raise_together("preparing a plan", error, errors)
+                raise
+            return prepared
+        return None
+
+    def _evict(self) -> None:
+        for key, prepared in list(self._prepared.items()):
+            if len(self._prepared) <= MAX_PREPARED:
+                return
+            if not prepared.is_in_use:
+                del self._prepared[key]
+                prepared.close()
+
+    def forget(self, prepared: PreparedGraph, errors: list[Exception]) -> None:
+        """Close one, and keep it no longer."""
+        for key, known in list(self._prepared.items()):
+            if known is prepared:
+                del self._prepared[key]
+        try:
+            prepared.close()
+        except Exception as error:  # noqa: BLE001 - joined to the run's outcome
+            errors.append(error)
+
+    async def _load_kernels(self, plan: LaunchGraphPlan) -> None:
+        """Load the kernels of a plan that are not loaded yet, each once."""
+        wanted = {id(entry): entry for entry in plan.entries}
+        if wanted.keys() <= self._kernels.keys():
+            return
+        async with self._loading:
+            for identity, entry in wanted.items():
+                if identity not in self._kernels:
+                    loaded = await load_entry(self._backend, entry, None)
+                    self._entries.append(entry)  # keeps its identity its own
+                    self._kernels[identity] = (loaded.artifact, loaded.loaded)
+
+
+def _key(
+    plan: LaunchGraphPlan,
+    bindings: Mapping[str, Binding],
+    bound: Mapping[str, Memory],
+    options: LaunchOptions,
+) -> tuple[object, ...]:
+    """What a prepared plan can be used again for."""
+    return (
+        id(plan),  # the prepared plan under this key keeps it alive
+        tuple(
+            (name, memory if isinstance(memory, BufferHandle) else id(memory))
+            for name, memory in bound.items()
+        ),
+        tuple(
+            sorted((n, e.id) for n, e in bindings.items() if isinstance(e, EventHandle))
+        ),
+        tuple(sorted(options.tuning.items())),
+        options.runtime_scalars,
+    )
