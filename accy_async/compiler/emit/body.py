@@ -35,6 +35,7 @@ from accy_async.compiler.form import (
     Kernel,
     Let,
     Load,
+    MultiplyAdd,
     Name,
     Region,
     Select,
@@ -208,6 +209,11 @@ class KernelBody(ABC):
             case Binary(left=left, right=right):
                 first, second = self._value(left), self._value(right)
                 return arithmetic.binary(writer, expression, first, second)
+            case MultiplyAdd(left=left, right=right, addend=addend):
+                kind = value_type(expression.dtype)
+                parts = [(kind, self._value(part)) for part in (left, right, addend)]
+                name = f"llvm.fmuladd.f{expression.dtype.bits}"
+                return writer.call(kind, name, *parts)
             case Compare(comparison=comparison, left=left, right=right):
                 first, second = self._value(left), self._value(right)
                 return arithmetic.compare(writer, comparison, left.dtype, first, second)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from accy_async.compiler.form.expressions import (
     Binary,
     Expression,
+    MultiplyAdd,
     Operand,
     Select,
     Unary,
+    constant,
     operands,
 )
 from accy_async.compiler.form.operations import BinaryOperation, UnaryOperation
@@ -19,6 +21,7 @@ __all__ = [
     "log",
     "maximum",
     "minimum",
+    "multiply_add",
     "round_even",
     "select",
     "sqrt",
@@ -40,6 +43,11 @@ def minimum(left: Operand, right: Operand) -> Expression:
 def maximum(left: Operand, right: Operand) -> Expression:
     """The larger of two values; a NaN loses to a number."""
     return Binary(BinaryOperation.MAXIMUM, *operands("maximum", left, right))
+
+
+def multiply_add(left: Expression, right: Operand, addend: Operand) -> Expression:
+    """``left * right + addend`` of f32 or f64, rounded once or twice."""
+    return MultiplyAdd(left, constant(left.dtype, right), constant(left.dtype, addend))
 
 
 def exp(value: Expression) -> Expression:

@@ -8,10 +8,11 @@ Every operation is total: no input is undefined, whatever the device.
 * A shift's amount counts modulo the width; ``SHIFT_RIGHT`` of a signed integer
   keeps the sign.
 * Floats follow IEEE 754-2019 with round to nearest, ties to even, subnormals
-  kept. Nothing is contracted, reassociated or replaced by an approximation, so
-  add, subtract, multiply, divide, sqrt and the roundings are exact to the bit
-  on every device. ``EXP``, ``LOG`` and ``TANH`` are the device's own, with an
-  error of a few units in the last place. The bits of a NaN are not specified.
+  kept. But for `MultiplyAdd` nothing is contracted, reassociated or replaced by an
+  approximation, so add, subtract, multiply, divide, sqrt and the roundings are
+  exact to the bit on every device. ``EXP``, ``LOG`` and ``TANH`` are the device's
+  own, with an error of a few units in the last place. The bits of a NaN are not
+  specified.
 * ``MINIMUM`` and ``MAXIMUM`` of floats are IEEE's minimumNumber and
   maximumNumber (clause 9.6): a NaN loses to a number, and -0 < +0.
 * Comparisons with a NaN are false, except ``DIFFERS``.

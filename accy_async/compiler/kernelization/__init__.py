@@ -1,5 +1,6 @@
 """From work items to kernels in the kernel form, with geometry and candidates."""
 
+from accy_async.compiler.kernelization.kernelize import kernelize
 from accy_async.compiler.kernelization.profile import (
     MathTier,
     TargetProfile,
@@ -21,5 +22,6 @@ __all__ = [
     "StepBuffer",
     "TargetProfile",
     "WorkItem",
+    "kernelize",
     "math_tier",
 ]

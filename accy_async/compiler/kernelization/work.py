@@ -125,7 +125,7 @@ class KernelStep:
     )
     tile: LaunchTile = attrs.field(factory=LaunchTile, validator=instances(LaunchTile))
     in_place: frozenset[int] = attrs.field(
-        default=frozenset(), converter=frozenset, validator=frozenset_of(int)
+        default=frozenset(), validator=frozenset_of(int)
     )
 
     def __attrs_post_init__(self) -> None:

@@ -31,6 +31,7 @@ from accy_async.compiler.form import (
     Kernel,
     Let,
     Load,
+    MultiplyAdd,
     Name,
     Region,
     Select,
@@ -262,6 +263,9 @@ class KernelPrinter(ABC):
                 return operations.binary(
                     expression, self.value(left), self.value(right)
                 )
+            case MultiplyAdd(left=left, right=right, addend=addend):
+                parts = (bare(self.value(part)) for part in (left, right, addend))
+                return f"fma({', '.join(parts)})"
             case Compare(comparison=comparison, left=left, right=right):
                 a, b = self.value(left), self.value(right)
                 return operations.compare(comparison, left.dtype, a, b)

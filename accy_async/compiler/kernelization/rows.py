@@ -1,0 +1,280 @@
+"""Reductions, row pipelines and losses of rows as kernels.
+
+`rowplan` says what is computed for each row, `rowcode` writes it; here is how rows are
+laid out and launched.
+"""
+
+from __future__ import annotations
+
+from accy_async.artifact.formats import BackendKind
+from accy_async.artifact.planned import CompileLaunch
+from accy_async.artifact.resources import LaunchResourceClass, LaunchResourcePlan
+from accy_async.artifact.tiles import (
+    LaunchReduction,
+    LaunchReductionKind,
+    LaunchTile,
+    LaunchTileKind,
+)
+from accy_async.compiler import semantic
+from accy_async.compiler.kernelization.assembly import (
+    Assembly,
+    ceil_div,
+    grid_candidates,
+    is_cpu,
+    power_of_two,
+)
+from accy_async.compiler.kernelization.profile import TargetProfile
+from accy_async.compiler.kernelization.rowcode import RowCode, RowLayout
+from accy_async.compiler.kernelization.rowplan import RowPlan, plan_rows
+from accy_async.compiler.kernelization.schedules import (
+    GeneratedRowPipelineSchedule,
+    RowSparseCrossEntropySchedule,
+    row_pipeline_schedule_candidates,
+)
+from accy_async.compiler.kernelization.work import (
+    BufferOrigin,
+    KernelizedWork,
+    KernelStep,
+    WorkItem,
+)
+from accy_async.compiler.semantic import Function, TensorType, expand
+
+__all__ = ["kernelize_rows"]
+
+_WRITTEN_OUT = ("softmax", "row_sparse_cross_entropy", "mean")
+_FEW = 1024
+"""Elements in all up to which one small block takes many rows in turn."""
+_SHORT = {True: 8, False: 32}
+"""Rows up to this a thread takes alone; by whether the target is a CPU."""
+_NARROW = {True: 8, False: 16}
+"""Neighbouring columns from which on threads take columns, likewise."""
+_GPU_BLOCKS = 512
+"""Blocks that keep a large GPU busy (132 multiprocessors of several blocks)."""
+
+Schedule = GeneratedRowPipelineSchedule | RowSparseCrossEntropySchedule
+
+
+def kernelize_rows(
+    item: WorkItem, profile: TargetProfile, schedule: Schedule | None = None
+) -> KernelizedWork:
+    """The kernel of a reduction, row pipeline or loss; of a long reduction two.
+
+    Raises:
+        UnsupportedOperation: the function does not go by rows.
+    """
+    function = expand(item.function, _WRITTEN_OUT)
+    plan = plan_rows(function)
+    layout = _layout(plan, function, profile, schedule)
+    if layout.parts == 1:
+        steps = (_whole(item, profile, function, plan, layout),)
+        return _work(item, steps, ())
+    scratch = tuple(
+        TensorType(_reduce(entry).accumulate, (layout.parts, plan.rows))
+        for entry in plan.stages[0]
+    )
+    return _work(
+        item,
+        (
+            _partial(item, profile, function, plan, layout, scratch),
+            _final(item, profile, function, plan, layout, scratch),
+        ),
+        scratch,
+    )
+
+
+def _work(
+    item: WorkItem, steps: tuple[KernelStep, ...], scratch: tuple[TensorType, ...]
+) -> KernelizedWork:
+    return KernelizedWork(
+        work_item_id=item.work_item_id,
+        compile_launch=item.kind,
+        op_count=item.op_count,
+        steps=steps,
+        scratch=scratch,
+    )
+
+
+def _reduce(entry: semantic.Operation) -> semantic.Reduce:
+    assert isinstance(entry.op, semantic.Reduce)
+    return entry.op
+
+
+def _layout(
+    plan: RowPlan,
+    function: Function,
+    profile: TargetProfile,
+    schedule: Schedule | None,
+) -> RowLayout:
+    cpu, rows, extent = is_cpu(profile), plan.rows, plan.extent
+    small = 32 if profile.backend is BackendKind.CUDA or cpu else 64
+    if schedule is not None:
+        return RowLayout(schedule.threads, alone=False, unrolled=1)
+    if not cpu and rows * extent <= _FEW and not plan.full_results:
+        return RowLayout(small, alone=False, rows_per_block=small)
+    unrolled = 1 if cpu or len(function.operations) > 24 else 4
+    if _by_columns(plan, cpu) or (extent <= _SHORT[cpu] and rows >= 64):
+        threads = power_of_two(rows, 16, 256) if cpu else 128
+        if not cpu and rows < 128 * _GPU_BLOCKS:
+            threads = 32
+        layout = RowLayout(threads, alone=True, unrolled=4 if extent >= 4 else 1)
+    else:
+        candidates = row_pipeline_schedule_candidates(extent, backend=profile.backend)
+        threads = candidates[0].threads
+        if cpu:
+            threads = power_of_two(extent, 8, threads)
+        if extent < threads * unrolled * 2:
+            unrolled = 1
+        layout = RowLayout(threads, alone=False, unrolled=unrolled)
+    return _in_parts(plan, layout, cpu=cpu)
+
+
+def _by_columns(plan: RowPlan, cpu: bool) -> bool:
+    """Whether elements next to each other in memory are of different rows."""
+    last = 1
+    for axis in reversed(range(len(plan.shape))):
+        if axis in plan.axes:
+            if plan.shape[axis] != 1:
+                break
+        else:
+            last *= plan.shape[axis]
+    return last >= _NARROW[cpu]
+
+
+def _in_parts(plan: RowPlan, layout: RowLayout, *, cpu: bool) -> RowLayout:
+    """Cut long rows where there are too few to keep the device busy."""
+    if plan.full_results or len(plan.stages) > 1 or not plan.rows:
+        return layout
+    blocks = layout.tiles(plan.rows)
+    wanted, least = (16, 65536) if cpu else (_GPU_BLOCKS, 8192)
+    if layout.alone:
+        least = max(least // layout.threads, 64)
+    parts = min(ceil_div(wanted, blocks), plan.extent // least)
+    if parts < 2:
+        return layout
+    return RowLayout(
+        layout.threads,
+        alone=layout.alone,
+        unrolled=layout.unrolled,
+        parts=parts,
+    )
+
+
+def _name(item: WorkItem, plan: RowPlan) -> str:
+    if item.kind is CompileLaunch.REDUCTION:
+        return f"reduction_{_reduce(plan.stages[0][0]).kind}"
+    return str(item.kind)
+
+
+def _whole(
+    item: WorkItem,
+    profile: TargetProfile,
+    function: Function,
+    plan: RowPlan,
+    layout: RowLayout,
+) -> KernelStep:
+    is_reduction = item.kind is CompileLaunch.REDUCTION
+    count = plan.rows * plan.extent
+    a = Assembly(
+        item,
+        profile,
+        _name(item, plan),
+        (layout.threads, 1, 1),
+        element_count=count,
+        counted=is_reduction and count > 0,
+        function=function,
+    )
+    if plan.rows:
+        RowCode(a, plan, layout).write()
+    return a.step(_launches(a, plan, layout), _tile(item, function, plan, layout))
+
+
+def _partial(
+    item: WorkItem,
+    profile: TargetProfile,
+    function: Function,
+    plan: RowPlan,
+    layout: RowLayout,
+    scratch: tuple[TensorType, ...],
+) -> KernelStep:
+    a = Assembly(
+        item,
+        profile,
+        _name(item, plan) + "_parts",
+        (layout.threads, 1, 1),
+        element_count=plan.rows * plan.extent,
+        function=function,
+        results=[(BufferOrigin.SCRATCH, type) for type in scratch],
+    )
+    RowCode(a, plan, layout).write()
+    return a.step(_launches(a, plan, layout), _tile(item, function, plan, layout))
+
+
+def _final(
+    item: WorkItem,
+    profile: TargetProfile,
+    function: Function,
+    plan: RowPlan,
+    layout: RowLayout,
+    scratch: tuple[TensorType, ...],
+) -> KernelStep:
+    if layout.alone:
+        last = RowLayout(layout.threads, alone=True)
+    else:
+        threads = power_of_two(layout.parts, 8 if is_cpu(profile) else 32, 256)
+        last = RowLayout(threads, alone=False)
+    a = Assembly(
+        item,
+        profile,
+        _name(item, plan),
+        (last.threads, 1, 1),
+        element_count=plan.rows * layout.parts,
+        function=function,
+        partials=scratch,
+    )
+    RowCode(a, plan, last, partials=a.partials, parts=layout.parts).write()
+    return a.step(_launches(a, plan, last), _tile(item, function, plan, last))
+
+
+def _launches(a: Assembly, plan: RowPlan, layout: RowLayout) -> LaunchResourcePlan:
+    return grid_candidates(
+        a.profile,
+        layout.tiles(plan.rows) * layout.parts,
+        (layout.threads, 1, 1),
+        LaunchResourceClass.REDUCTION,
+        per_thread=layout.unrolled,
+    )
+
+
+def _tile(
+    item: WorkItem, function: Function, plan: RowPlan, layout: RowLayout
+) -> LaunchTile:
+    entry = plan.stages[0][0]
+    operand, result = entry.operands[0], function.results[0]
+    m = layout.threads if layout.alone else layout.rows_per_block
+    n = ceil_div(plan.extent, layout.parts)
+    is_reduction = item.kind is CompileLaunch.REDUCTION
+    out = 1 if plan.row_results else n
+    return LaunchTile(
+        kind=LaunchTileKind.REDUCTION if is_reduction else LaunchTileKind.ROW,
+        m=m,
+        n=n,
+        input_dtype=operand.dtype,
+        output_dtype=result.dtype,
+        input_tile_bytes=m * n * operand.dtype.size_bytes,
+        output_tile_bytes=m * out * result.dtype.size_bytes,
+        reduction=LaunchReduction(
+            kind=_LAUNCH_KINDS[_reduce(entry).kind],
+            rank=len(plan.shape),
+            axis=min(plan.axes, default=0),
+            extent=plan.extent,
+        ),
+    )
+
+
+_LAUNCH_KINDS = {
+    semantic.ReductionKind.SUM: LaunchReductionKind.SUM,
+    semantic.ReductionKind.PRODUCT: LaunchReductionKind.PRODUCT,
+    semantic.ReductionKind.MINIMUM: LaunchReductionKind.MIN,
+    semantic.ReductionKind.MAXIMUM: LaunchReductionKind.MAX,
+    semantic.ReductionKind.MEAN: LaunchReductionKind.MEAN,
+}
