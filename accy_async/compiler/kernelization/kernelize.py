@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from accy_async.artifact.planned import CompileLaunch
+from accy_async.compiler.kernelization.dot_general import kernelize_dot_general
 from accy_async.compiler.kernelization.elementwise import kernelize_elementwise
 from accy_async.compiler.kernelization.profile import TargetProfile
 from accy_async.compiler.kernelization.rows import kernelize_rows
 from accy_async.compiler.kernelization.schedules import (
     GatherSchedule,
     GeneratedRowPipelineSchedule,
+    MatrixProductSchedule,
     RowSparseCrossEntropySchedule,
     Schedule,
 )
@@ -26,6 +28,7 @@ _KINDS: dict[CompileLaunch, tuple[Callable[..., Any], type | None]] = {
     CompileLaunch.GATHER: (kernelize_elementwise, GatherSchedule),
     CompileLaunch.REDUCTION: (kernelize_rows, GeneratedRowPipelineSchedule),
     CompileLaunch.ROW_PIPELINE: (kernelize_rows, GeneratedRowPipelineSchedule),
+    CompileLaunch.DOT_GENERAL: (kernelize_dot_general, MatrixProductSchedule),
     CompileLaunch.CROSS_ENTROPY: (kernelize_rows, RowSparseCrossEntropySchedule),
 }
 
