@@ -1,8 +1,9 @@
 """Native code for CPUs: kernels in, an object file or machine code out.
 
 The code keeps `accy_async.artifact.native.abi`. It calls nothing but functions
-of the C library's mathematics: `exp`, `log`, `tanh` and their float forms, and
-the roundings on x86-64-v1, which has no instructions for them. LLVM is told not
+of the C library's mathematics, and of those only `exp`, `log`, `tanh` and their float
+forms on levels without fused multiply-adds, which compute them in vectors themselves,
+and the roundings on x86-64-v1, which has no instructions for them. LLVM is told not
 to turn loops into calls of memory functions. The same kernels give the same
 bytes in every process.
 """
@@ -92,7 +93,11 @@ def _module(kernels: Sequence[Kernel], target: CpuTarget) -> str:
     metadata, externals = Metadata(), set[str]()
     functions = [
         KernelFunction(
-            kernel, externals, metadata, converts_halves=target.converts_halves
+            kernel,
+            externals,
+            metadata,
+            converts_halves=target.converts_halves,
+            multiplies_and_adds=target.multiplies_and_adds,
         ).text()
         for kernel in kernels
     ]

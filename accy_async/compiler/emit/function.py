@@ -13,8 +13,16 @@ from collections.abc import Callable
 
 from accy_async.compiler.emit.body import KernelBody
 from accy_async.compiler.emit.metadata import Metadata
+from accy_async.compiler.emit.transcendental import TRANSCENDENTAL, transcendental
 from accy_async.compiler.emit.writer import memory_type
-from accy_async.compiler.form import Assert, BuiltinKind, Expression, Kernel, Region
+from accy_async.compiler.form import (
+    Assert,
+    BuiltinKind,
+    Expression,
+    Kernel,
+    Region,
+    UnaryOperation,
+)
 from accy_async.dtypes import DType
 
 __all__ = ["KernelFunction"]
@@ -34,8 +42,10 @@ class KernelFunction(KernelBody):
         metadata: Metadata,
         *,
         converts_halves: bool,
+        multiplies_and_adds: bool,
     ) -> None:
         super().__init__(kernel, externals, metadata, converts_halves=converts_halves)
+        self._multiplies_and_adds = multiplies_and_adds
         self._per_thread: dict[str, str] = {}
         self._group: str | None = None
 
@@ -176,6 +186,11 @@ class KernelFunction(KernelBody):
 
         self._loop("i32", active, thread, self._metadata.parallel_loop(self._group))
         self._group = None
+
+    def _unary(self, operation: UnaryOperation, dtype: DType, value: str) -> str:
+        if self._multiplies_and_adds and operation in TRANSCENDENTAL:
+            return transcendental(self._writer, operation, dtype, value)
+        return super()._unary(operation, dtype, value)
 
     def _named(self, name: str, dtype: DType) -> str:
         if name in self._per_thread:

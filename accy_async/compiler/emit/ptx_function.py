@@ -10,7 +10,7 @@ from __future__ import annotations
 from accy_async.compiler.emit.barriers import plan_barriers
 from accy_async.compiler.emit.body import KernelBody
 from accy_async.compiler.emit.metadata import Metadata
-from accy_async.compiler.emit.ptx_math import transcendental
+from accy_async.compiler.emit.transcendental import TRANSCENDENTAL, transcendental
 from accy_async.compiler.emit.writer import memory_type, value_type
 from accy_async.compiler.form import (
     Assert,
@@ -36,7 +36,6 @@ _REGISTERS = {
     BuiltinKind.GRID_Y: "nctaid.y",
     BuiltinKind.GRID_Z: "nctaid.z",
 }
-_TRANSCENDENTAL = (UnaryOperation.EXP, UnaryOperation.LOG, UnaryOperation.TANH)
 
 
 class PtxFunction(KernelBody):
@@ -172,6 +171,6 @@ class PtxFunction(KernelBody):
         return f"addrspacecast (ptr addrspace(1) {name} to ptr)"
 
     def _unary(self, operation: UnaryOperation, dtype: DType, value: str) -> str:
-        if operation in _TRANSCENDENTAL:
+        if operation in TRANSCENDENTAL:
             return transcendental(self._writer, operation, dtype, value)
         return super()._unary(operation, dtype, value)

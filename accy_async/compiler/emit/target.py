@@ -24,6 +24,14 @@ class CpuTarget:
     """Whether it has instructions between f16 and f32 (F16C, or AArch64's)."""
     features: str = ""
 
+    @property
+    def multiplies_and_adds(self) -> bool:
+        """Whether it has instructions that do both at once.
+
+        Exp, log and tanh are then written out, and vector units compute several.
+        """
+        return self.level not in ("x86-64-v1", "x86-64-v2")
+
 
 LEVELS = {
     target.level: target

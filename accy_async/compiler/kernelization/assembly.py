@@ -74,6 +74,7 @@ class Assembly:
         function: what is computed; None: the work item's function.
         results: types of what is written and where it lies, if not the results.
         partials: types of scratch that it reads beside the operands.
+        updated: whether the results hold something that it reads.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Assembly:
         function: Function | None = None,
         results: Sequence[tuple[BufferOrigin, TensorType]] | None = None,
         partials: Sequence[TensorType] = (),
+        updated: bool = False,
     ) -> None:
         self.item = item
         self.profile = profile
@@ -99,8 +101,9 @@ class Assembly:
         self.threads = threadgroup[0] * threadgroup[1] * threadgroup[2]
         if results is None:
             results = [(BufferOrigin.RESULT, t) for t in self.function.result_types]
+        access = "read_write" if updated else "write_only"
         self.results = [
-            self.k.buffer(f"out{i}", type.dtype, "write_only")
+            self.k.buffer(f"out{i}", type.dtype, access)
             for i, (_, type) in enumerate(results)
         ]
         self.arguments = [

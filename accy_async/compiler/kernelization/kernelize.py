@@ -10,11 +10,15 @@ from accy_async.compiler.kernelization.dot_general import kernelize_dot_general
 from accy_async.compiler.kernelization.elementwise import kernelize_elementwise
 from accy_async.compiler.kernelization.profile import TargetProfile
 from accy_async.compiler.kernelization.rows import kernelize_rows
+from accy_async.compiler.kernelization.scans import kernelize_scan
+from accy_async.compiler.kernelization.scatters import kernelize_scatter
 from accy_async.compiler.kernelization.schedules import (
     GatherSchedule,
     GeneratedRowPipelineSchedule,
+    GeneratedScanSchedule,
     MatrixProductSchedule,
     RowSparseCrossEntropySchedule,
+    ScatterSchedule,
     Schedule,
 )
 from accy_async.compiler.kernelization.work import KernelizedWork, WorkItem
@@ -29,6 +33,8 @@ _KINDS: dict[CompileLaunch, tuple[Callable[..., Any], type | None]] = {
     CompileLaunch.REDUCTION: (kernelize_rows, GeneratedRowPipelineSchedule),
     CompileLaunch.ROW_PIPELINE: (kernelize_rows, GeneratedRowPipelineSchedule),
     CompileLaunch.DOT_GENERAL: (kernelize_dot_general, MatrixProductSchedule),
+    CompileLaunch.SCAN: (kernelize_scan, GeneratedScanSchedule),
+    CompileLaunch.SCATTER: (kernelize_scatter, ScatterSchedule),
     CompileLaunch.CROSS_ENTROPY: (kernelize_rows, RowSparseCrossEntropySchedule),
 }
 

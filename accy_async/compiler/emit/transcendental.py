@@ -1,4 +1,4 @@
-"""exp, log and tanh in f32 and f64, of instructions that every GPU has.
+"""exp, log and tanh in f32 and f64, of instructions that GPUs and most CPUs have.
 
 Each has an error below 2 units in the last place over all inputs, subnormal
 results included, and IEEE's results for zeros, infinities and NaN. Fused
@@ -17,7 +17,10 @@ from accy_async.compiler.emit.writer import FunctionWriter, float_literal
 from accy_async.compiler.form import UnaryOperation
 from accy_async.dtypes import DType
 
-__all__ = ["transcendental"]
+__all__ = ["TRANSCENDENTAL", "transcendental"]
+
+TRANSCENDENTAL = (UnaryOperation.EXP, UnaryOperation.LOG, UnaryOperation.TANH)
+"""What is written out here."""
 
 
 _KINDS = {DType.F32: ("float", "i32", "f32"), DType.F64: ("double", "i64", "f64")}

@@ -1,0 +1,479 @@
+"""Cumulative scans as kernels.
+
+A *line* is all elements along the scanned axis at one place of the others.
+
+* *Alone*: a thread goes along a line by itself, as numpy does.
+* *Together*: a block's threads scan a line, a tile of as many elements as threads at a
+  time: Hillis and Steele's steps in shared memory, then what came before is added. Long
+  lines that are few are cut into *segments*: a first kernel scans each by itself and
+  leaves its total, a second scans the totals of each line, a third adds to each segment
+  what came before it.
+
+Source: W. D. Hillis and G. L. Steele, "Data parallel algorithms", CACM 29(12), 1986.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from accy_async.artifact.resources import LaunchResourceClass
+from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
+from accy_async.compiler import semantic
+from accy_async.compiler.form import (
+    ArrayHandle,
+    Expression,
+    constant,
+    maximum,
+    minimum,
+    select,
+)
+from accy_async.compiler.kernelization import operations
+from accy_async.compiler.kernelization.assembly import (
+    Assembly,
+    ceil_div,
+    grid_candidates,
+    is_cpu,
+)
+from accy_async.compiler.kernelization.elements import is_elementwise
+from accy_async.compiler.kernelization.places import Coordinate, Place
+from accy_async.compiler.kernelization.profile import TargetProfile
+from accy_async.compiler.kernelization.schedules import (
+    GeneratedScanSchedule,
+    scan_schedule_candidates,
+)
+from accy_async.compiler.kernelization.work import (
+    BufferOrigin,
+    KernelizedWork,
+    KernelStep,
+    StepBuffer,
+    WorkItem,
+)
+from accy_async.compiler.semantic import Function, Operation, TensorType
+from accy_async.dtypes import DType
+from accy_async.errors import UnsupportedOperation
+
+__all__ = ["kernelize_scan"]
+
+_BLOCKS = 128
+"""Lines that keep a GPU busy without being cut."""
+_SEGMENT_TILES = 16
+"""Tiles of a segment at least."""
+
+
+@attrs.frozen
+class _Lines:
+    """The lines of a scan: ``outer * inner`` of ``extent`` elements."""
+
+    entry: Operation
+    op: semantic.Scan
+    outer: int
+    extent: int
+    inner: int
+
+    @property
+    def count(self) -> int:
+        return self.outer * self.inner
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.entry.result.shape
+
+
+def kernelize_scan(
+    item: WorkItem,
+    profile: TargetProfile,
+    schedule: GeneratedScanSchedule | None = None,
+) -> KernelizedWork:
+    """The kernel of a scan, with elementwise work before it; of few long lines three.
+
+    Raises:
+        UnsupportedOperation: the function is not elementwise work that ends in a scan.
+    """
+    lines = _lines(item.function)
+    if schedule is None:
+        backend = profile.backend
+        schedule = scan_schedule_candidates(lines.count, lines.extent, backend=backend)[
+            0
+        ]
+        if is_cpu(profile) and lines.inner < 8:
+            schedule = GeneratedScanSchedule(threads=1, lines_per_block=True)
+    segments = _segments(lines, profile, schedule)
+    steps: tuple[KernelStep, ...]
+    scratch: tuple[TensorType, ...] = ()
+    if segments > 1:
+        totals = TensorType(lines.op.accumulate, (segments, lines.count))
+        scratch = (totals, totals)
+        if lines.op.accumulate is not lines.entry.result.dtype:
+            scratch += (lines.entry.result.type.with_dtype(lines.op.accumulate),)
+        steps = _three_steps(item, profile, lines, schedule, segments, scratch)
+    else:
+        steps = (_one_step(item, profile, lines, schedule),)
+    return KernelizedWork(
+        work_item_id=item.work_item_id,
+        compile_launch=item.kind,
+        op_count=item.op_count,
+        steps=steps,
+        scratch=scratch,
+    )
+
+
+def _lines(function: Function) -> _Lines:
+    scans = [e for e in function.operations if isinstance(e.op, semantic.Scan)]
+    if len(scans) != 1 or function.results != (scans[0].result,):
+        raise UnsupportedOperation("scan work has one scan, its only result")
+    for entry in function.operations:
+        if entry is not scans[0] and not is_elementwise(entry.op):
+            raise UnsupportedOperation(
+                f"{entry.op.opcode} is no elementwise operation before a scan"
+            )
+    (entry,) = scans
+    op, shape = entry.op, entry.result.shape
+    assert isinstance(op, semantic.Scan)
+    outer = inner = 1
+    for axis, extent in enumerate(shape):
+        if axis < op.axis:
+            outer *= extent
+        elif axis > op.axis:
+            inner *= extent
+    return _Lines(entry, op, outer, shape[op.axis], inner)
+
+
+def _segments(
+    lines: _Lines, profile: TargetProfile, schedule: GeneratedScanSchedule
+) -> int:
+    if is_cpu(profile) or schedule.lines_per_block or not lines.count:
+        return 1
+    least = schedule.threads * _SEGMENT_TILES
+    return max(1, min(ceil_div(4 * _BLOCKS, lines.count), lines.extent // least))
+
+
+class _Writer:
+    """What the kernels of a scan share: places, and the steps of a tile."""
+
+    def __init__(self, a: Assembly, lines: _Lines, threads: int) -> None:
+        self.a, self.lines, self.threads = a, lines, threads
+        self.dtype = lines.op.accumulate
+        self.kind = lines.op.kind.value
+        self._tiles: list[ArrayHandle] = []
+
+    @property
+    def start(self) -> Expression:
+        """What a scan begins with."""
+        return operations.identity(self.kind, self.dtype)
+
+    def combine(self, left: Expression, right: Expression) -> Expression:
+        return operations.combine(self.kind, left, right)
+
+    def place(self, line: Expression, at: Expression) -> Place:
+        """The ``at``-th element of a line, counted as the scan goes."""
+        a, lines = self.a, self.lines
+        if lines.op.reverse:
+            at = a.number(lines.extent - 1) - at
+        row: Coordinate = line
+        column: Coordinate = 0
+        if lines.inner > 1:
+            row, column = line / lines.inner, line % lines.inner
+        linear = (a.places.number(row) * lines.extent + at) * lines.inner
+        return a.places.at(lines.shape, a.k.let(None, linear + a.places.number(column)))
+
+    def element(self, place: Place) -> Expression:
+        """The operand's element, in the dtype of the sums."""
+        value = self.a.elements.value(self.lines.entry.operands[0], place)
+        return operations.convert(value, self.dtype)
+
+    def store(self, out: ArrayHandle, place: Place, value: Expression) -> None:
+        """Write an element of the result, or of sums that are yet to be finished."""
+        at = self.a.places.number(self.a.places.linear(place))
+        out[at] = operations.convert(value, out.dtype)
+
+    @contextmanager
+    def blocks(self, count: int) -> Iterator[Expression]:
+        """Every grid-th of so many tasks."""
+        a = self.a
+        if is_cpu(a.profile) and count <= a.profile.capabilities.max_grid[0]:
+            yield a.block
+            return
+        grid = a.wide(a.k.grid_x)
+        rounds = (a.number(count - 1) + grid - a.block) / grid
+        with a.k.count("round", a.number(0), rounds) as number, a.places.scope():
+            yield a.k.let("task", a.block + number * grid)
+
+    def alone(self) -> None:
+        """A thread goes along a line."""
+        a, lines = self.a, self.lines
+        total = a.k.thread_variable("total", self.dtype)
+        with self.blocks(ceil_div(lines.count, self.threads)) as task:
+            first = a.k.let("first", task * self.threads)
+            left = a.k.let("left", a.left(a.number(lines.count), first))
+            with a.k.region(limit=left):
+                total.set(self.start)
+            with (
+                a.k.count("at", a.number(0), a.number(lines.extent)) as at,
+                a.k.region(limit=left),
+                a.places.scope(),
+            ):
+                place = self.place(first + a.thread, at)
+                before = a.k.let(None, total.value)
+                after = a.k.let(None, self.combine(before, self.element(place)))
+                total.set(after)
+                exclusive = lines.op.exclusive
+                self.store(a.results[0], place, before if exclusive else after)
+
+    def together(
+        self,
+        line: Expression,
+        begin: Expression,
+        end: Expression,
+        out: ArrayHandle,
+        *,
+        carry: Expression,
+    ) -> Expression:
+        """A block scans a stretch of a line onto ``carry``; the total after it."""
+        a, threads = self.a, self.threads
+        total = a.k.variable(a.fresh("total"), carry)
+        with a.k.count(a.fresh("base"), begin, end, threads) as base:
+            left = a.k.let(None, a.left(end, base))
+            source = self._tile(0)
+            with a.k.region():
+                source[a.k.thread] = self.start
+            with a.k.region(limit=left), a.places.scope():
+                place = self.place(line, base + a.thread)
+                source[a.k.thread] = self.element(place)
+            scanned = self.steps(source)
+            with a.k.region(limit=left), a.places.scope():
+                place = self.place(line, base + a.thread)
+                self.store(out, place, self._shown(scanned, total.value))
+            last = scanned[constant(DType.U32, threads - 1)]
+            total.set(self.combine(total.value, last))
+        return total.value
+
+    def _shown(self, scanned: ArrayHandle, before: Expression) -> Expression:
+        """A thread's result: with its own element, or with those before it only."""
+        a = self.a
+        if not self.lines.op.exclusive:
+            return self.combine(before, scanned[a.k.thread])
+        nearest = maximum(a.k.thread, 1) - 1
+        others = self.combine(before, scanned[nearest])
+        return select(a.k.thread.equals(0), before, others)
+
+    def steps(self, source: ArrayHandle) -> ArrayHandle:
+        """Hillis and Steele's steps over a tile; the array that holds the result."""
+        a = self.a
+        target = self._tile(1)
+        distance = 1
+        while distance < self.threads:
+            with a.k.region():
+                nearest = maximum(a.k.thread, distance) - distance
+                own = source[a.k.thread]
+                both = self.combine(source[nearest], own)
+                target[a.k.thread] = select(a.k.thread >= distance, both, own)
+            source, target = target, source
+            distance *= 2
+        return source
+
+    def _tile(self, index: int) -> ArrayHandle:
+        while len(self._tiles) <= index:
+            self._tiles.append(
+                self.a.k.shared(f"tile{len(self._tiles)}", self.dtype, self.threads)
+            )
+        return self._tiles[index]
+
+
+def _one_step(
+    item: WorkItem,
+    profile: TargetProfile,
+    lines: _Lines,
+    schedule: GeneratedScanSchedule,
+) -> KernelStep:
+    a = _assembly(item, profile, lines, schedule.threads, "")
+    writer = _Writer(a, lines, schedule.threads)
+    tasks = lines.count if lines.extent else 0
+    if schedule.lines_per_block:
+        tasks = ceil_div(tasks, schedule.threads)
+        if tasks:
+            writer.alone()
+    elif tasks:
+        with writer.blocks(tasks) as line:
+            writer.together(
+                line,
+                a.number(0),
+                a.number(lines.extent),
+                a.results[0],
+                carry=writer.start,
+            )
+    return _step(a, lines, tasks)
+
+
+def _three_steps(
+    item: WorkItem,
+    profile: TargetProfile,
+    lines: _Lines,
+    schedule: GeneratedScanSchedule,
+    segments: int,
+    scratch: tuple[TensorType, ...],
+) -> tuple[KernelStep, ...]:
+    """Scan segments, scan their totals, add to each segment what came before.
+
+    Where sums are wider than the results they pass in scratch of their own until the
+    last step, so that each result is rounded once.
+    """
+    threads = schedule.threads
+    size = ceil_div(ceil_div(lines.extent, segments), threads) * threads
+    wide = len(scratch) > 2
+    sums = (
+        (BufferOrigin.SCRATCH, 2, scratch[2])
+        if wide
+        else (BufferOrigin.RESULT, 0, lines.entry.result.type)
+    )
+    first = _assembly(
+        item,
+        profile,
+        lines,
+        threads,
+        "_segments",
+        results=[(BufferOrigin.SCRATCH, scratch[0]), (sums[0], sums[2])],
+    )
+    first.arguments[1] = StepBuffer(origin=sums[0], index=sums[1])
+    writer = _Writer(first, lines, threads)
+    with writer.blocks(segments * lines.count) as task:
+        line, segment = task % lines.count, task / lines.count
+        line, segment = first.k.let("line", line), first.k.let("segment", segment)
+        begin = first.k.let("begin", segment * size)
+        end = first.k.let("end", minimum(begin + size, lines.extent))
+        total = writer.together(line, begin, end, first.results[1], carry=writer.start)
+        with first.k.region(limit=constant(DType.U32, 1)):
+            first.results[0][task] = total
+    return (
+        _step(first, lines, segments * lines.count),
+        _totals(item, profile, lines, segments, scratch),
+        _additions(item, profile, lines, threads, segments, size, scratch),
+    )
+
+
+def _totals(
+    item: WorkItem,
+    profile: TargetProfile,
+    lines: _Lines,
+    segments: int,
+    scratch: tuple[TensorType, ...],
+) -> KernelStep:
+    """For each segment what came before it; a thread a line, as they are few."""
+    threads = 32
+    a = Assembly(
+        item,
+        profile,
+        "scan_totals",
+        (threads, 1, 1),
+        element_count=segments * lines.count,
+        function=_nothing(item.function),
+        results=[(BufferOrigin.SCRATCH, scratch[1])],
+        partials=scratch[:1],
+    )
+    a.arguments[0] = StepBuffer(origin=BufferOrigin.SCRATCH, index=1)
+    writer = _Writer(a, lines, threads)
+    total = a.k.thread_variable("total", writer.dtype)
+    with writer.blocks(ceil_div(lines.count, threads)) as task:
+        first = a.k.let("first", task * threads)
+        left = a.k.let("left", a.left(a.number(lines.count), first))
+        with a.k.region(limit=left):
+            total.set(writer.start)
+        with (
+            a.k.count("segment", a.number(0), a.number(segments)) as segment,
+            a.k.region(limit=left),
+        ):
+            at = a.k.let(None, segment * lines.count + (first + a.thread))
+            own = a.partials[0][at]
+            a.results[0][at] = total.value
+            total.set(writer.combine(total.value, own))
+    return _step(a, lines, ceil_div(lines.count, threads))
+
+
+def _additions(
+    item: WorkItem,
+    profile: TargetProfile,
+    lines: _Lines,
+    threads: int,
+    segments: int,
+    size: int,
+    scratch: tuple[TensorType, ...],
+) -> KernelStep:
+    wide = len(scratch) > 2
+    a = Assembly(
+        item,
+        profile,
+        "scan",
+        (threads, 1, 1),
+        element_count=lines.count * lines.extent,
+        function=_nothing(item.function),
+        results=[(BufferOrigin.RESULT, lines.entry.result.type)],
+        partials=scratch[1:],
+        updated=not wide,
+    )
+    for i in range(len(scratch) - 1):
+        a.arguments[1 + i] = StepBuffer(origin=BufferOrigin.SCRATCH, index=1 + i)
+    writer = _Writer(a, lines, threads)
+    sums = a.partials[1] if wide else a.results[0]
+    with writer.blocks(segments * lines.count) as task:
+        line = a.k.let("line", task % lines.count)
+        begin = a.k.let("begin", task / lines.count * size)
+        end = a.k.let("end", minimum(begin + size, lines.extent))
+        before = a.k.let("before", a.partials[0].at(task))
+        with a.k.count("base", begin, end, threads) as base:
+            left = a.left(end, base)
+            with a.k.region(limit=left), a.places.scope():
+                place = writer.place(line, base + a.thread)
+                at = a.places.number(a.places.linear(place))
+                writer.store(a.results[0], place, writer.combine(before, sums[at]))
+    return _step(a, lines, segments * lines.count)
+
+
+def _nothing(function: Function) -> Function:
+    """A function of the same results' types without parameters, for later steps."""
+    constants = [
+        Operation(
+            semantic.Constant(type, bytes(type.dtype.size_bytes)),
+            (),
+            (semantic.Value(index, type),),
+        )
+        for index, type in enumerate(function.result_types)
+    ]
+    results = tuple(entry.result for entry in constants)
+    return Function(function.name, (), tuple(constants), results)
+
+
+def _assembly(
+    item: WorkItem,
+    profile: TargetProfile,
+    lines: _Lines,
+    threads: int,
+    what: str,
+    *,
+    results: list[tuple[BufferOrigin, TensorType]] | None = None,
+) -> Assembly:
+    return Assembly(
+        item,
+        profile,
+        f"scan{what}",
+        (threads, 1, 1),
+        element_count=lines.count * lines.extent,
+        results=results,
+    )
+
+
+def _step(a: Assembly, lines: _Lines, tasks: int) -> KernelStep:
+    threadgroup = (a.threads, 1, 1)
+    resources = grid_candidates(a.profile, tasks, threadgroup, LaunchResourceClass.SCAN)
+    dtype = lines.entry.result.dtype
+    tile = LaunchTile(
+        kind=LaunchTileKind.SCAN,
+        m=1,
+        n=a.threads,
+        input_dtype=lines.entry.operands[0].dtype,
+        output_dtype=dtype,
+        input_tile_bytes=a.threads * lines.entry.operands[0].dtype.size_bytes,
+        output_tile_bytes=a.threads * dtype.size_bytes,
+    )
+    return a.step(resources, tile)
