@@ -84,7 +84,11 @@ class CudaWaiting(Backend):
         the driver once, after that turn, costs less than a flag before it.
         """
         self._check("wait_stream")
-        line = cast("CudaTimeline", self._stream(stream).timeline)
+        state = self._stream(stream)
+        if state.is_lent or state.is_borrowed:  # what others submit has no position yet
+            await super().wait_stream(stream)
+            return
+        line = cast("CudaTimeline", state.timeline)
         position = line.submitted
         if line.is_quick and not line.has_failed:
             await current_bell().turn()

@@ -1,0 +1,41 @@
+"""Waits on the CUDA backend: what the driver is asked for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from accy_async.backends import StreamHandle
+from accy_async.backends.cuda import CudaBackend
+from accy_async.backends.cuda.timeline import CudaTimeline
+from tests.cuda.fake import FakeDriver
+from tests.cuda.test_launching import prepare
+
+
+def quick_stream(backend: CudaBackend) -> StreamHandle:
+    """A stream with a launch, whose waits have been ending within a turn."""
+    stream = backend.create_stream()
+    backend.submit_launch(prepare(backend, []), stream)
+    line = backend._stream(stream).timeline
+    assert isinstance(line, CudaTimeline)
+    line.is_quick = True
+    return stream
+
+
+@pytest.mark.anyio
+async def test_a_quick_wait_asks_the_driver_and_submits_no_flag(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    await backend.wait_stream(quick_stream(backend))
+    assert driver.calls["cuStreamQuery"] == 1
+    assert driver.calls["cuStreamWriteValue64"] == 0
+
+
+@pytest.mark.anyio
+async def test_a_wait_for_a_lent_stream_covers_what_others_submitted(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    """Their work has no position: a flag behind it is what can be waited for."""
+    stream = quick_stream(backend)
+    backend.native_stream(stream)
+    await backend.wait_stream(stream)
+    assert driver.calls["cuStreamWriteValue64"] == 1
