@@ -1,0 +1,54 @@
+"""Of several records of one thing, the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from accy_async.artifact.fingerprint import canonical_bytes
+from accy_async.errors import InvalidType
+from accy_async.tuning.records.measured import TuningRecord
+
+__all__ = ["RecordCache"]
+
+_R = TypeVar("_R", bound=TuningRecord)
+
+
+class RecordCache(Generic[_R]):
+    """Keeps the better of two records of one identity.
+
+    What it holds, and the order in which it gives it back, depends on which records
+    it was given and not on their order; given twice, a record counts once.
+    """
+
+    def __init__(self, records: Iterable[_R] = ()) -> None:
+        self._best: dict[object, _R] = {}
+        self.import_records(records)
+
+    def __len__(self) -> int:
+        return len(self._best)
+
+    def find(self, identity: object) -> _R | None:
+        """The record of that identity, or None."""
+        return self._best.get(identity)
+
+    def import_records(self, records: Iterable[_R]) -> None:
+        """Take records in: all of them, or none where one is refused.
+
+        Raises:
+            InvalidType: one is no record.
+        """
+        given = tuple(records)
+        for index, record in enumerate(given):
+            if not isinstance(record, TuningRecord):
+                raise InvalidType(f"records[{index}]", record, "a TuningRecord")
+        for record in given:
+            kept = self._best.get(record.identity)
+            if kept is None or record.is_better_than(kept):
+                self._best[record.identity] = record
+
+    def export_records(self) -> tuple[_R, ...]:
+        """All records, in an order that follows from what they are of."""
+        return tuple(
+            sorted(self._best.values(), key=lambda r: canonical_bytes(r.identity))
+        )
