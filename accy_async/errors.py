@@ -18,6 +18,7 @@ Strategy, so that a handler knows what to catch:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 __all__ = [
@@ -213,7 +214,45 @@ class CompilationError(AccyError):
 
 
 class PassFailed(AccyError):
-    """A preparation pass failed."""
+    """A pass of preparation refused a program; ``__cause__`` says why.
+
+    Attributes:
+        pipeline: the phase, as ``tensor``.
+        pass_name: the pass, as ``einsum_lowering``.
+        kind: ``pass`` where the pass refused what it was given, ``verifier`` where
+            what it made contradicts itself (a bug of ours: please report it).
+        target_op: the operation that it was at, as ``einsum``, or None.
+        location: the source line that the operation was traced from, or None.
+        worker_count: threads that ran the pass.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        pipeline: str,
+        pass_name: str,
+        kind: str = "pass",
+        target_op: str | None = None,
+        location: str | None = None,
+        worker_count: int = 1,
+    ) -> None:
+        self.message = message
+        self.pipeline = pipeline
+        self.pass_name = pass_name
+        self.kind = kind
+        self.target_op = target_op
+        self.location = location
+        self.worker_count = worker_count
+        at = "" if target_op is None else f" at {target_op}"
+        at += "" if location is None else f" ({location})"
+        super().__init__(f"{pipeline}.{pass_name}{at}: {message}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        facts = {
+            name: value for name, value in self.__dict__.items() if name != "message"
+        }
+        return partial(type(self), **facts), (self.message,)
 
 
 class Suspect(NamedTuple):

@@ -61,7 +61,7 @@ class ScheduleFamily(str, Enum):
     """Kernels that one kind of schedule lays out."""
 
     MATRIX_PRODUCT = "matrix_product"
-    """Extents m, n, k; the choice is threads along x and y."""
+    """Extents m, n, k, batch; the choice is threads along x and y."""
 
     SCAN = "generated_scan"
     """Extents lines, elements of a line."""
