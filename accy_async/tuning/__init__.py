@@ -2,3 +2,7 @@
 
 `accy_async.tuning.records` are the measurements as values and as bytes.
 """
+
+from accy_async.tuning import records
+
+__all__ = ["records"]

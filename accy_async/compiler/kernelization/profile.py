@@ -62,6 +62,27 @@ class TargetProfile:
                 f"{self.capabilities.identity.name} does not load {self.format}"
             )
 
+    @classmethod
+    def of(
+        cls,
+        capabilities: Capabilities,
+        format: ArtifactFormat | str | None = None,
+        math_tier: MathTier | str = MathTier.EXACT,
+    ) -> TargetProfile:
+        """The target of a device; its backend's default format if none is named.
+
+        A device that does not load that one, such as a recording backend of another
+        format, gets the one that it loads.
+
+        Raises:
+            UnsupportedOperation: the device does not load the format.
+        """
+        if format is None:
+            default = capabilities.identity.backend.default_format
+            loaded = capabilities.formats
+            format = next(iter(loaded)) if len(loaded) == 1 else default
+        return cls(capabilities=capabilities, format=format, math_tier=math_tier)
+
     @property
     def backend(self) -> BackendKind:
         """The kind of backend that loads the format."""

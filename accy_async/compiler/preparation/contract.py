@@ -108,6 +108,6 @@ def _check_call(entry: Operation, call: KernelCall, kernel: KernelCallArtifact) 
         is_written = operand >= 0 and buffer.is_written
         if is_written and not call.operand_effects[operand].writes:
             raise InvalidProgram(
-                    f"{call.target!r} writes buffer {number}, operand {operand} of the "
-                    f"call is said to be {call.operand_effects[operand]}"
-                )
+                f"{call.target!r} writes buffer {number}, operand {operand} of the "
+                f"call is said to be {call.operand_effects[operand]}"
+            )

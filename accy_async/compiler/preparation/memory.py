@@ -182,9 +182,9 @@ def _slots(
             numbers[id(tenant)] = len(slots)
             slots.append(_slot(tenant, len(slots)))
     folded = _folded(tenancy.launches)
-    slots += (_unbound(op, len(slots) + place) for place, op in enumerate(folded))
+    slots += [_unbound(op, slot_id) for slot_id, op in enumerate(folded, len(slots))]
     begin = len(slots)
-    slots += (scratch_slot(type, begin + i) for i, type in enumerate(pool.types))
+    slots += [scratch_slot(type, i) for i, type in enumerate(pool.types, begin)]
     numbers.update((tenant, begin + number) for tenant, number in in_pool.items())
     return tuple(slots), numbers
 

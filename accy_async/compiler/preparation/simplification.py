@@ -20,6 +20,7 @@ from accy_async.compiler.semantic import (
     FunctionBuilder,
     Op,
     Operation,
+    Reduce,
     Reshape,
     Reverse,
     Select,
@@ -64,6 +65,8 @@ class _Simplifier:
         if len(entry.results) != 1 or not operands:
             return None
         kept = self._unchanged(entry, operands)
+        if kept is None:
+            kept = _reshaped(f, entry, operands)
         if kept is None:
             kept = self._merged(f, entry, operands)
         if kept is None:
@@ -141,6 +144,17 @@ class _Simplifier:
                 return f.record_one(_computed(entry.op, given, type))
             case _:
                 return None
+
+
+def _reshaped(
+    f: FunctionBuilder, entry: Operation, operands: tuple[Value, ...]
+) -> Value | None:
+    """A reduction of one element each as the shape that it gives."""
+    match entry.op:
+        case Reduce(axes=axes) if all(operands[0].shape[axis] == 1 for axis in axes):
+            return f.reshape(operands[0], entry.result.shape)
+        case _:
+            return None
 
 
 def _computed(op: Op, given: Sequence[Constant], type: TensorType) -> Constant:

@@ -20,6 +20,8 @@ from accy_async.compiler.semantic import (
     Operation,
     Reduce,
     ReductionKind,
+    RowSparseCrossEntropy,
+    Softmax,
     Value,
     expand_operation,
     rewrite,
@@ -32,7 +34,7 @@ TENSOR_PASSES = (
     "loop_unrolling",
     "einsum_lowering",
     "product_selection",
-    "mean_lowering",
+    "row_lowering",
     "simplification",
 )
 """The passes of the phase."""
@@ -59,7 +61,7 @@ def lower_tensor(
         ("loop_unrolling", loop_rule),
         ("einsum_lowering", products.einsum),
         ("product_selection", products.dot_general),
-        ("mean_lowering", _mean),
+        ("row_lowering", _rows),
     )
     for name, rule in rules:
         noting = _noting(pipeline.context, rule)
@@ -79,12 +81,19 @@ def _noting(context: PassContext, rule: Rule) -> Rule:
     return noting
 
 
-def _mean(
+def _rows(
     f: FunctionBuilder, entry: Operation, operands: tuple[Value, ...]
 ) -> Sequence[Value] | None:
-    """A mean as a sum and a quotient, which kernels compute with what follows."""
+    """A mean as a sum and a quotient; a softmax of rows of one element likewise.
+
+    A kernel over rows computes them with what comes before and after.
+    """
     match entry.op:
         case Reduce(kind=ReductionKind.MEAN):
+            return [expand_operation(f, entry.op, operands)]
+        case Softmax(axis=axis) if operands[0].shape[axis] <= 1:
+            return [expand_operation(f, entry.op, operands)]
+        case RowSparseCrossEntropy() if operands[0].shape[-1] == 1:
             return [expand_operation(f, entry.op, operands)]
         case _:
             return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -29,6 +30,7 @@ from accy_async.tuning.records.measured import (
 from accy_async.values import (
     U32_MAX,
     enum,
+    field_name,
     instances,
     integer,
     integers,
@@ -36,6 +38,9 @@ from accy_async.values import (
     to_tuple,
     tuple_of,
 )
+
+if TYPE_CHECKING:
+    from accy_async.values import Validator
 
 __all__ = [
     "Choice",
@@ -53,8 +58,24 @@ Choice = tuple[int, ...]
 """A schedule's numbers, in the order of its fields."""
 
 _U64 = integer(0, 2**64 - 1)
-_CHOICE = integers(0, U32_MAX)
-_EXTENTS = integers(0, 2**64 - 1)
+_MOST_NUMBERS = 16
+
+
+def _few(check: Validator) -> Validator:
+    """At most so many numbers as a record has room for, each as it should be."""
+
+    def both(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        check(instance, attribute, value)
+        if isinstance(value, tuple) and len(value) > _MOST_NUMBERS:
+            name = field_name(instance, attribute)
+            raise InvalidValue(name, value, f"at most {_MOST_NUMBERS} members")
+
+    return both
+
+
+_CHOICE = _few(integers(0, U32_MAX))
+_EXTENTS = _few(integers(0, 2**64 - 1))
+_DTYPES = _few(tuple_of(DType, expected="DType members"))
 
 
 class ScheduleFamily(str, Enum):
@@ -78,9 +99,7 @@ def _family(value: ScheduleFamily | str) -> ScheduleFamily:
 
 
 def _dtypes() -> tuple[DType, ...]:
-    field: tuple[DType, ...] = attrs.field(
-        converter=to_tuple, validator=tuple_of(DType, expected="DType members")
-    )
+    field: tuple[DType, ...] = attrs.field(converter=to_tuple, validator=_DTYPES)
     return field
 
 

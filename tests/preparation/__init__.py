@@ -1,0 +1,1 @@
+"""Tests of preparing and compiling tensor programs."""

@@ -1,0 +1,141 @@
+"""Random programs: their plans are sound, and give what the reference gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+
+from accy_async.artifact.planned import ArtifactPlan, SlotRole
+from accy_async.compiler.preparation import PreparedJob, compile_plan, prepare
+from accy_async.compiler.semantic import Builder, FunctionBuilder, Module, Value
+from tests.preparation.harness import (
+    CPU,
+    CUDA,
+    METAL,
+    VULKAN,
+    arguments_of,
+    runs_like_the_reference,
+)
+from tests.preparation.soundness import check_soundness
+
+SHAPES = ((3, 4), (4, 3), (12,), (4,), (3,), (1, 4), ())
+
+
+def halved(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    return f.sub(a, f.constant(0.5, a.type))
+
+
+def flat(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    return f.reshape(a, (a.type.element_count,))
+
+
+def turned(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    return f.transpose(a, list(reversed(range(a.rank))))
+
+
+def row_sums(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    return f.reduce(a, "sum", [a.rank - 1], keepdims=True) if a.rank else a
+
+
+def column_maxima(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    return f.reduce(a, "maximum", [0]) if a.rank else a
+
+
+def centred(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    return f.sub(a, f.broadcast(row_sums(f, a, b), a.shape)) if a.rank else a
+
+
+def repeated(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    return f.broadcast(a, (2, *a.shape)) if a.rank < 3 else f.neg(a)
+
+
+def joined(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    small = a.rank > 0 and a.shape[0] < 30
+    return f.concatenate([a, b], 0) if small else f.abs(a)
+
+
+STEPS: tuple[Callable[[FunctionBuilder, Value, Value], Value], ...] = (
+    lambda f, a, b: f.add(a, b),
+    lambda f, a, b: f.mul(f.tanh(a), b),
+    lambda f, a, b: f.maximum(a, 0.5),
+    lambda f, a, b: f.select(f.compare(a, b, "lt"), a, b),
+    lambda f, a, b: f.softmax(a) if a.rank else f.exp(f.tanh(a)),
+    lambda f, a, b: f.constant(1.5, a.type),
+    halved,
+    flat,
+    turned,
+    row_sums,
+    column_maxima,
+    centred,
+    repeated,
+    joined,
+)
+
+
+def operation(draw: Any, f: FunctionBuilder, values: list[Value]) -> Value:
+    """One more operation on some of the values, the last ones rather than others."""
+    value = values[-1 - draw(st.integers(0, min(len(values) - 1, 4)))]
+    same = [other for other in values if other.type == value.type]
+    other = same[draw(st.integers(0, len(same) - 1))]
+    step = STEPS[int(draw(st.integers(0, len(STEPS) - 1)))]
+    return step(f, value, other)
+
+
+@st.composite
+def programs(draw: Any, most: int = 14) -> Module:
+    builder = Builder()
+    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
+    f = builder.begin_function("program", [builder.tensor("f32", s) for s in shapes])
+    values = list(f.parameters)
+    for _ in range(draw(st.integers(1, most))):
+        values.append(operation(draw, f, values))
+    count = draw(st.integers(1, 4))
+    f.return_([values[draw(st.integers(0, len(values) - 1))] for _ in range(count)])
+    f.finish()
+    return builder.finish()
+
+
+@given(programs(most=40), st.sampled_from([CPU, CUDA, VULKAN, METAL]))
+@settings(max_examples=150, deadline=None)
+def test_every_plan_is_sound(module: Module, profile: Any) -> None:
+    check_soundness(prepare(module, profile))
+
+
+@given(programs(), st.integers(0, 2**31))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_plan_gives_what_the_reference_gives(module: Module, seed: int) -> None:
+    runs_like_the_reference(
+        module, arguments=arguments_of(module, seed), tolerance=1e-4
+    )
+
+
+@given(programs(most=30))
+@settings(max_examples=25, deadline=None)
+def test_preparing_twice_gives_the_same_plan(module: Module) -> None:
+    jobs: list[PreparedJob] = [prepare(module, CUDA) for _ in range(2)]
+    slots = [job.target.plan.slots for job in jobs]
+    assert slots[0] == slots[1]
+    keys = [[k.code_key for k in job.target.kernels] for job in jobs]
+    assert keys[0] == keys[1]
+
+
+def test_scratch_is_used_again_along_a_chain() -> None:
+    builder = Builder()
+    f = builder.begin_function("chain", [builder.tensor("f32", (16, 16))])
+    value = f.parameters[0]
+    for _ in range(6):
+        # A sum between two elementwise kernels, each of which others read too.
+        total = f.reduce(value, "sum", [0])
+        value = f.sub(f.reverse(value, [1]), f.broadcast(total, (16, 16), [1]))
+        value = f.reshape(f.transpose(value, [1, 0]), (16, 16))
+    f.return_([value])
+    f.finish()
+    job = prepare(builder.finish(), CPU)
+    plan: ArtifactPlan = compile_plan(job, cache=False)
+    scratch = [s for s in plan.slots if s.role is SlotRole.SCRATCH]
+    assert len(scratch) < len(plan.kernels)
+    assert np.sum([s.byte_size for s in scratch]) < 6 * 16 * 16 * 4
