@@ -128,7 +128,8 @@ class _Analysis:
         if isinstance(op, semantic.Reduce):
             if op.axes != self.axes or entry.operands[0].shape != self.shape:
                 raise self._refusal(entry, "is along other axes than the first")
-            if any(v in self.row_values for v in entry.operands):
+            in_rows = any(v in self.row_values for v in entry.operands)
+            if in_rows and self.shape not in self.shapes:  # but in rows of one element
                 raise self._refusal(entry, "reduces what was reduced")
             self._note(entry.result, stage + 1, row=True)
         elif not is_elementwise(op):

@@ -8,6 +8,17 @@ from accy_async.compiler.kernels.elementwise import (
     fill,
 )
 from accy_async.compiler.kernels.library import TILE, LibraryKernel
+from accy_async.compiler.kernels.linalg import (
+    MATRIX_PRODUCT_FAMILY,
+    MATRIX_PRODUCT_FAMILY_VERSION,
+    MatrixProduct,
+    MatrixProductRequest,
+    OwnedCatalogDescriptor,
+    create_owned_kernel_call_artifact_registry,
+    matrix_product_candidates,
+    matrix_product_family_target,
+    select_owned,
+)
 from accy_async.compiler.kernels.pipelines import LIBRARY_VERSION, scan_pipeline
 from accy_async.compiler.kernels.scan import (
     MAX_SCAN_LENGTH,
@@ -18,8 +29,21 @@ from accy_async.compiler.kernels.scan import (
     scan_additions,
     sums_scan,
 )
+from accy_async.compiler.kernels.vectors import Axpy8F32, VectorAdd8F32, VectorKernel
 
 __all__ = [
+    "MATRIX_PRODUCT_FAMILY",
+    "MATRIX_PRODUCT_FAMILY_VERSION",
+    "Axpy8F32",
+    "MatrixProduct",
+    "MatrixProductRequest",
+    "OwnedCatalogDescriptor",
+    "VectorAdd8F32",
+    "VectorKernel",
+    "create_owned_kernel_call_artifact_registry",
+    "matrix_product_candidates",
+    "matrix_product_family_target",
+    "select_owned",
     "ARITHMETIC_DTYPES",
     "LIBRARY_VERSION",
     "MAX_SCAN_LENGTH",

@@ -17,18 +17,7 @@ from accy_async.artifact.geometry import (
     KernelCallLaunch,
     RuntimeCeilDiv,
 )
-from accy_async.artifact.native.host import host_level
 from accy_async.artifact.parameters import KernelBuffer
-from accy_async.artifact.requirements import PushConstants
-from accy_async.artifact.scalarblock import ScalarBlock
-from accy_async.compiler.emit import (
-    DEFAULT_PTX_TARGET,
-    compile_cpu,
-    compile_ptx,
-    compile_spirv,
-    emit_msl,
-)
-from accy_async.compiler.form import Kernel
 from accy_async.compiler.kernels import scan, scan_gpu
 from accy_async.compiler.kernels.elementwise import (
     ARITHMETIC_DTYPES,
@@ -38,6 +27,11 @@ from accy_async.compiler.kernels.elementwise import (
     fill,
 )
 from accy_async.compiler.kernels.library import TILE, LibraryKernel
+from accy_async.compiler.kernels.payloads import (
+    code_level,
+    kernel_payload,
+    kernel_push_constants,
+)
 from accy_async.compiler.kernels.pipelines import LIBRARY_VERSION
 from accy_async.compiler.kernels.scan import SCAN_DTYPES
 from accy_async.dtypes import DType
@@ -122,23 +116,12 @@ def library_entries(
     for target in targets or ():
         if target not in known:
             raise InvalidValue("targets", target, "one of " + ", ".join(known))
-    level = _level(wanted, level)
+    level = code_level(wanted, level)
     return tuple(
         _entry(kernel, wanted, level)
         for kernel in kernels
         if targets is None or kernel.target in targets
     )
-
-
-def _level(format: ArtifactFormat, level: str | None) -> str:
-    """The level that code is made for."""
-    if format.backend is BackendKind.CPU:
-        return host_level() if level is None else level
-    if format.backend is BackendKind.CUDA:
-        return DEFAULT_PTX_TARGET if level is None else level
-    if level is not None:
-        raise InvalidValue("level", level, f"None, as {format} has no levels")
-    return ""
 
 
 def library_registry(
@@ -201,7 +184,7 @@ def _entry(
         format=format,
         entry_name=kernel.name,
         argument_count=len(kernel.buffers) + len(kernel.scalars),
-        payload=_payload(kernel, format, level),
+        payload=kernel_payload(kernel, format, level),
         launch=_launch(library),
         runtime_scalar_argument_count=len(kernel.scalars),
         required_dtypes=frozenset(buffer.dtype for buffer in kernel.buffers),
@@ -216,24 +199,8 @@ def _entry(
             )
             for buffer in kernel.buffers
         ),
-        push_constants=_push_constants(kernel, format),
+        push_constants=kernel_push_constants(kernel, format),
     )
-
-
-def _payload(kernel: Kernel, format: ArtifactFormat, level: str) -> bytes | str:
-    if format is ArtifactFormat.CUDA_PTX:
-        return compile_ptx([kernel], target=level)
-    if format is ArtifactFormat.VULKAN_SPIRV:
-        return compile_spirv(kernel)
-    if format is ArtifactFormat.METAL_MSL:
-        return emit_msl([kernel])
-    return compile_cpu([kernel], format=format.value, level=level)
-
-
-def _push_constants(kernel: Kernel, format: ArtifactFormat) -> PushConstants | None:
-    if format is not ArtifactFormat.VULKAN_SPIRV:
-        return None
-    return ScalarBlock(scalar.dtype for scalar in kernel.scalars).push_constants
 
 
 def _launch(library: LibraryKernel) -> KernelCallLaunch:
