@@ -416,6 +416,12 @@ def test_waits_of_one_kind_are_learned() -> None:
     for _ in range(40):
         pace.learn(30_000)
     assert 30_000 <= pace.patience < 100_000
+    for _ in range(40):
+        pace.learn(900_000)
+    assert 900_000 <= pace.patience < 1_100_000  # they all take the same
+    for number in range(40):
+        pace.learn(500_000 + 800_000 * (number % 2))
+    assert pace.patience == 0
     assert paces.of("kernel", 1) is pace
     assert paces.of("kernel", 2) is not pace
     assert paces.of("kernel", 1000) is paces.of("kernel", 600)

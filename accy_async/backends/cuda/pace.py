@@ -20,7 +20,11 @@ SPIN_NS = 10_000
 """How long a task reads its word at a stretch, between two turns of its loop."""
 
 _MOST_POLLED_NS = 200_000
-"""Waits that take longer on average begin with sleep."""
+"""Waits that take longer on average begin with sleep,"""
+
+_MOST_POLLED_STEADY_NS = 1_000_000
+"""and those that take about the same each time, from there on: to fall asleep and be
+woken takes a good part of a millisecond on a virtual machine."""
 
 _FIRST_POLLED_NS = 50_000
 """How long a task takes turns where nothing is known of its wait."""
@@ -73,7 +77,8 @@ class Pace:
         """How long to take turns before sleeping; 0 where it is not worth it."""
         if self.count == 0:
             return _FIRST_POLLED_NS
-        if self.mean > _MOST_POLLED_NS:
+        most = _MOST_POLLED_STEADY_NS if self.is_steady else _MOST_POLLED_NS
+        if self.mean > most:
             return 0
         return self.mean + min(2 * self.spread, self.mean) + _SLACK_NS
 
