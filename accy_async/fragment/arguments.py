@@ -1,0 +1,117 @@
+"""Arguments of a call: what each array is, and where it lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from accy_async.backends.adopting import adopt_array
+from accy_async.backends.array import DeviceArray
+from accy_async.compiler.semantic import TensorType
+from accy_async.dtypes import DType
+from accy_async.errors import InvalidBuffer, InvalidType, LaunchArgumentMismatch
+from accy_async.interop.dlpack import CPU, CUDA_HOST
+from accy_async.interop.foreign import device_of, is_foreign
+
+if TYPE_CHECKING:
+    from accy_async.artifact.planned import PlannedSlot
+    from accy_async.backends.base import Backend
+
+__all__ = ["array_type", "take_array"]
+
+HostArray = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+_BY_NAME: dict[str, DType] = {
+    **{dtype.numpy.name: dtype for dtype in DType if dtype is not DType.BF16},
+    "bfloat16": DType.BF16,
+}
+_KNOWN: dict[object, DType] = {}
+"""Dtypes of other libraries that were met, which are objects that stay."""
+
+_MOST_KNOWN = 256
+
+
+def array_type(value: object) -> TensorType | None:
+    """The type of an array of any library; None for what is no array.
+
+    Raises:
+        InvalidType: its elements have no counterpart here.
+    """
+    shape = getattr(value, "shape", None)
+    dtype = getattr(value, "dtype", None)
+    if shape is None or dtype is None or isinstance(value, type):
+        return None
+    if isinstance(value, TensorType):
+        return value
+    return TensorType(_dtype(value, dtype), tuple(shape))
+
+
+def _dtype(value: object, dtype: object) -> DType:
+    if isinstance(dtype, DType):
+        return dtype
+    known = _KNOWN.get(dtype)
+    if known is None:
+        name = str(dtype).rpartition(".")[2]  # torch.float32, jax's and numpy's float32
+        known = _BY_NAME.get(name)
+        if known is None:
+            expected = "an array of " + ", ".join(_BY_NAME)
+            raise InvalidType(f"an argument of {dtype}", value, expected)
+        if len(_KNOWN) < _MOST_KNOWN:
+            _KNOWN[dtype] = known
+    return known
+
+
+def take_array(
+    backend: Backend, value: object, slot: PlannedSlot, name: str
+) -> DeviceArray | HostArray:
+    """An argument as it is used: on the device, or packed in host memory.
+
+    What lies on the device is taken without a copy, whichever library's it is. Host
+    memory that is not C-contiguous is copied into such that is.
+
+    Raises:
+        LaunchArgumentMismatch: it is of another type than the program's parameter.
+        InvalidBuffer: it was freed, or is of another device.
+        ExchangeRefused: another library's array cannot be taken as it is.
+    """
+    if isinstance(value, DeviceArray):
+        if value.is_freed or not value.is_of(backend):
+            why = "was freed" if value.is_freed else "is of another device"
+            raise InvalidBuffer(f"{name}: {value!r} {why}")
+        if value.dtype is not slot.dtype or value.shape != slot.shape:
+            raise _mismatch(name, f"{value.dtype}{list(value.shape)}", slot)
+        return value
+    if not isinstance(value, np.ndarray):
+        if is_foreign(value) and not _is_of_host(backend, value, name):
+            array = adopt_array(backend, value, what=name)
+            return take_array(backend, array, slot, name)
+        value = np.from_dlpack(value) if is_foreign(value) else np.asarray(value)  # type: ignore[arg-type]
+    return _take_host(value, slot, name)
+
+
+def _is_of_host(backend: Backend, value: object, name: str) -> bool:
+    """True for memory of the host, where the device's is another."""
+    place = backend.exchange_device
+    is_host = device_of(value, name)[0] in (CPU, CUDA_HOST)
+    return is_host and (place is None or place[0] != CPU)
+
+
+def _take_host(value: HostArray, slot: PlannedSlot, name: str) -> HostArray:
+    # numpy has no name for bf16, which travels as uint16 or as ml_dtypes' bfloat16.
+    is_bf16 = slot.dtype is DType.BF16
+    wanted = np.dtype("uint16") if is_bf16 else slot.dtype.numpy
+    is_fitting = value.dtype == wanted or (is_bf16 and value.dtype.name == "bfloat16")
+    if not is_fitting or value.shape != slot.shape:
+        raise _mismatch(name, f"{value.dtype}{list(value.shape)}", slot)
+    if value.dtype != wanted:
+        value = value.view(wanted)
+    if value.flags.c_contiguous:
+        return value
+    return np.ascontiguousarray(value).reshape(value.shape)
+
+
+def _mismatch(name: str, got: str, slot: PlannedSlot) -> LaunchArgumentMismatch:
+    return LaunchArgumentMismatch(
+        f"{name}: {got}, expected {slot.dtype}{list(slot.shape)}"
+    )

@@ -1,0 +1,297 @@
+"""The buffers of one invocation, bound once and used as often as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio.lowlevel
+
+from accy_async.artifact.planned import SlotRole
+from accy_async.backends.cleanup import Cleanup, raise_together
+from accy_async.backends.handles import BufferAccess, BufferBinding, BufferHandle
+from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
+from accy_async.fragment.graphs import count_slot_name, element_counts, slot_name
+from accy_async.fragment.memory import Buffers, close_all, write_constants
+from accy_async.graph.options import LaunchOptions, check_options
+from accy_async.graph.prepared import PreparedGraph
+
+if TYPE_CHECKING:
+    from accy_async.artifact.kernel import KernelArtifact
+    from accy_async.artifact.planned import ArtifactPlan
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import LoadedArtifact
+    from accy_async.fragment.graphs import RuntimeScalars
+    from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.tuning.choice import LaunchTuning
+
+__all__ = ["InvocationBindings", "allocate_bindings", "check_input_sizes"]
+
+_MOST_GRAPHS = 8
+"""Graphs that bindings keep prepared; the one unused longest goes first."""
+
+
+class InvocationBindings:
+    """Every buffer of a fragment's invocation; `prepare_invocation_bindings` makes one.
+
+    Inputs and constants are uploaded; outputs and scratch are undefined until the
+    first invocation. It serves any number of invocations, one after the other in the
+    order of their submission to one stream. It is an async context manager; `aclose`
+    destroys the buffers.
+
+    Attributes:
+        plan: whose slots they are for.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        plan: ArtifactPlan,
+        kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
+        buffers: Buffers,
+    ) -> None:
+        self.plan = plan
+        self._backend = backend
+        self._kernels = kernels
+        self._buffers = buffers
+        self._prepared: dict[tuple[object, ...], PreparedGraph] = {}
+        self._last_graph: tuple[object, LaunchGraphPlan] | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{len(self._buffers)} buffers"
+        return f"<InvocationBindings of {self.plan.name!r}: {state}>"
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `aclose` has been called."""
+        return self._is_closed
+
+    @property
+    def live_buffer_count(self) -> int:
+        """How many buffers it owns."""
+        return len(self._buffers)
+
+    @property
+    def slot_bindings(self) -> Mapping[int, BufferBinding]:
+        """The buffer of each slot that has one, by slot id; constants read-only."""
+        self._check()
+        return {
+            slot.slot_id: BufferBinding(
+                handle=self._buffers[slot_name(slot)],
+                access="read_only" if slot.role is SlotRole.CONSTANT else "read_write",
+                byte_size=slot.byte_size,
+            )
+            for slot in self.plan.slots
+            if slot.is_bound
+        }
+
+    @property
+    def element_count_bindings(self) -> Mapping[int, BufferBinding]:
+        """The buffer with its element count, of each kernel that takes one, by id."""
+        self._check()
+        return {
+            kernel_id: BufferBinding(
+                handle=self._buffers[count_slot_name(count)], access="read_only"
+            )
+            for kernel_id, count in element_counts(self.plan).items()
+        }
+
+    def binding(
+        self, slot_id: int, access: BufferAccess | str = BufferAccess.READ_ONLY
+    ) -> BufferBinding:
+        """A slot's buffer, to be used so.
+
+        Raises:
+            InvalidArtifact: there is no such slot, or it is folded into the code.
+            LaunchArgumentMismatch: the bindings are closed.
+        """
+        self._check()
+        slot = self.plan.slot(slot_id)
+        if not slot.is_bound:
+            raise InvalidArtifact(f"slot {slot_id} is folded into the code: no buffer")
+        return BufferBinding(
+            handle=self._buffers[slot_name(slot)],
+            access=access,
+            byte_size=slot.byte_size,
+        )
+
+    def buffers_for_kernel(self, index: int) -> tuple[BufferBinding, ...]:
+        """A kernel's buffers in its order, an element count last.
+
+        Raises:
+            InvalidArtifact: there is no such kernel.
+            LaunchArgumentMismatch: the bindings are closed.
+        """
+        kernel = self.plan.kernel(index)
+        found = [self.binding(a.slot_id, a.access) for a in kernel.arguments]
+        count = self.element_count_bindings.get(kernel.kernel_id)
+        return (*found, count) if count is not None else tuple(found)
+
+    def graph_bindings(self) -> dict[str, BufferHandle]:
+        """What `Session.start` and `Session.prepare` take to run a fragment's graph.
+
+        Scratch is left out: runs have their own.
+
+        Raises:
+            LaunchArgumentMismatch: the bindings are closed.
+        """
+        self._check()
+        scratch = {
+            slot_name(slot) for slot in self.plan.slots if slot.role is SlotRole.SCRATCH
+        }
+        return {
+            name: handle
+            for name, handle in self._buffers.items()
+            if name not in scratch
+        }
+
+    def prepared(self, graph: LaunchGraphPlan, options: LaunchOptions) -> PreparedGraph:
+        """A graph of the fragment, its launches packed for these buffers.
+
+        Raises:
+            LaunchArgumentMismatch: the bindings are closed, or the options do not fit
+                the graph.
+            InvalidArtifact: the graph is of another fragment.
+            CapabilityMismatch: a geometry is beyond the device's limits.
+        """
+        self._check()
+        tuning = tuple(sorted(options.tuning.items()))
+        key = (id(graph), tuning, options.runtime_scalars)
+        found = self._prepared.pop(key, None)
+        if found is None:
+            found = self._prepare(graph, options)
+            while len(self._prepared) >= _MOST_GRAPHS:
+                self._prepared.pop(next(iter(self._prepared))).close()
+        self._prepared[key] = found
+        return found
+
+    def graph_for(
+        self,
+        tuning: LaunchTuning,
+        runtime_scalars: RuntimeScalars | None,
+        make: Callable[[], LaunchGraphPlan],
+    ) -> LaunchGraphPlan:
+        """The graph for these choices: made once, as long as they stay the same."""
+        key = (tuning, runtime_scalars)
+        if self._last_graph is None or self._last_graph[0] != key:
+            self._last_graph = (key, make())
+        return self._last_graph[1]
+
+    def _prepare(self, graph: LaunchGraphPlan, options: LaunchOptions) -> PreparedGraph:
+        check_options(self._backend, graph, options)
+        bound = dict(self._buffers.items())
+        for entry in graph.entries:
+            if id(entry) not in self._kernels:
+                raise InvalidArtifact(
+                    f"kernel {entry.target!r} of the graph is not the fragment's"
+                )
+        for slot in graph.slots:
+            handle = bound.get(slot.name)
+            if handle is None or slot.byte_size > handle.byte_size:
+                raise InvalidArtifact(
+                    f"slot {slot.name!r} of the graph is not the fragment's"
+                )
+        prepared = PreparedGraph(
+            self._backend, graph, self._kernels, bound, {}, options
+        )
+        try:
+            for _ in prepared.make_actions():
+                pass
+        except BaseException:
+            prepared.close()
+            raise
+        return prepared
+
+    def handles(self) -> list[BufferHandle]:
+        """The buffers, newest first, as they are to be destroyed."""
+        return list(self._buffers.handles())
+
+    def close(self) -> None:
+        """`aclose` for sync code: destroying never waits."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        errors: list[Exception] = []
+        prepared = list(self._prepared.values())
+        self._prepared.clear()
+        close_all((*prepared, self._buffers), errors)
+        raise_together(f"closing {self!r}", None, errors)
+
+    async def aclose(self) -> None:
+        """Destroy the buffers, newest first. Idempotent; waits for no invocation.
+
+        A buffer that queued work still uses is freed when that work is done.
+
+        Raises:
+            AccyError: the device refused to destroy one; the others were destroyed
+                all the same. Several errors come as an ExceptionGroup.
+
+        Cancellation: shielded from it; all buffers are destroyed.
+        """
+        self.close()
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await Cleanup(self._backend, f"closing {self!r}", 0.0).exit(exc, self.aclose)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise LaunchArgumentMismatch(f"{self!r} cannot be used")
+
+
+def check_input_sizes(plan: ArtifactPlan, sizes: Sequence[int]) -> None:
+    """Refuse inputs that are not the plan's, before anything is allocated.
+
+    Raises:
+        LaunchArgumentMismatch: more or fewer than it takes, or one of another size.
+    """
+    wanted = plan.input_slot_ids
+    if len(sizes) != len(wanted):
+        raise LaunchArgumentMismatch(
+            f"{plan.name!r} takes {len(wanted)} inputs, {len(sizes)} were given"
+        )
+    for index, (slot_id, size) in enumerate(zip(wanted, sizes, strict=True)):
+        slot = plan.slot(slot_id)
+        if size != slot.byte_size:
+            raise LaunchArgumentMismatch(
+                f"{plan.name!r}: input {index} of {size} bytes, expected the "
+                f"{slot.byte_size} of {slot.dtype}{list(slot.shape)}"
+            )
+
+
+def allocate_bindings(
+    backend: Backend,
+    plan: ArtifactPlan,
+    kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
+    inputs: Sequence[object],
+) -> InvocationBindings:
+    """Allocate every buffer, and submit the uploads to the default stream. Sync.
+
+    Raises:
+        OutOfMemory, DeviceError: no room, or the device refused; nothing is left.
+    """
+    buffers = Buffers(backend, f"bindings of {plan.name!r}")
+    bindings = InvocationBindings(backend, plan, kernels, buffers)
+    try:
+        for slot in plan.slots:
+            if slot.role is not SlotRole.CONSTANT:
+                buffers.allocate(slot_name(slot), slot.byte_size)
+        for slot_id, data in zip(plan.input_slot_ids, inputs, strict=True):
+            backend.write_buffer(buffers[slot_name(plan.slot(slot_id))], data)
+        write_constants(backend, plan, buffers)
+    except BaseException as error:
+        errors: list[Exception] = []
+        close_all((bindings,), errors)
+        raise_together(f"binding {plan.name!r}", error, errors)
+        raise
+    return bindings

@@ -1,0 +1,236 @@
+"""Invoking a loaded fragment with arrays, as many times at once as lanes allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+
+from accy_async.backends.array import DeviceArray
+from accy_async.backends.base import SettleTimeout
+from accy_async.backends.cleanup import overtake, raise_together
+from accy_async.errors import (
+    GraceExpired,
+    LaunchArgumentMismatch,
+    SessionClosed,
+)
+from accy_async.fragment.arguments import take_array
+from accy_async.fragment.lane import Lane
+from accy_async.fragment.memory import Buffers, close_all, write_constants
+from accy_async.fragment.signature import Signature
+from accy_async.graph.options import LaunchOptions, check_options
+from accy_async.observe.protocol import Observer, new_id, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from accy_async.artifact.kernel import KernelArtifact
+    from accy_async.artifact.planned import ArtifactPlan
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import LoadedArtifact, StreamHandle
+    from accy_async.dtypes import ScalarArgument
+    from accy_async.fragment.arguments import HostArray
+    from accy_async.fragment.streams import FragmentStreams
+    from accy_async.graph.plan import LaunchGraphPlan
+
+__all__ = ["Invoker"]
+
+_PLAIN = LaunchOptions()
+
+
+class Invoker:
+    """The lanes of one loaded fragment. For one event loop.
+
+    Args:
+        backend: the device.
+        plan: the fragment's.
+        graph: its graph.
+        kernels: its kernels, made and loaded, by their entries.
+        streams: what invocations run on.
+        grace_s: how long cleanup may wait for the device, in seconds.
+        observer: told of every invocation, as of a run.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        plan: ArtifactPlan,
+        graph: LaunchGraphPlan,
+        kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
+        streams: FragmentStreams,
+        grace_s: float,
+        observer: Observer | None,
+    ) -> None:
+        self._backend = backend
+        self._plan = plan
+        self._graph = graph
+        self._kernels = kernels
+        self._streams = streams
+        self._grace_s = grace_s
+        self._observer = observer
+        self._signature = Signature.of(plan)
+        self._constants = Buffers(backend, f"constants of {plan.name!r}")
+        self._making_constants = anyio.Lock()
+        self._has_constants = False
+        # Twice as many as streams, so that one invocation's copies hide behind others.
+        self._places = anyio.Semaphore(2 * streams.limit)
+        self._idle: list[Lane] = []
+        self._running: dict[Lane, StreamHandle] = {}
+        self._is_closed = False
+
+    @property
+    def in_flight(self) -> int:
+        """Invocations going on."""
+        return len(self._running)
+
+    async def invoke(
+        self, arguments: Sequence[object], scalars: tuple[ScalarArgument, ...] = ()
+    ) -> list[DeviceArray | HostArray]:
+        """Run the fragment once; see `LoadedFragment.invoke`."""
+        taken = self._take(arguments)
+        options = _PLAIN
+        if scalars or self._graph.runtime_scalar_count:
+            options = LaunchOptions(runtime_scalars=scalars)
+            check_options(self._backend, self._graph, options)
+        self._check()
+        try:
+            self._places.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._places.acquire()
+        try:
+            self._check()
+            if not self._has_constants:
+                await self._make_constants()
+            return await self._run(taken, options)
+        finally:
+            self._places.release()
+
+    async def _run(
+        self, taken: Sequence[DeviceArray | HostArray], options: LaunchOptions
+    ) -> list[DeviceArray | HostArray]:
+        to_host = not any(isinstance(one, DeviceArray) for one in taken)
+        lane = self._idle.pop() if self._idle else self._open_lane()
+        stream = self._running[lane] = self._streams.take()
+        told = None if self._observer is None else self._begin()
+        try:
+            results = await lane.run(taken, options, stream, to_host=to_host)
+        except BaseException as error:
+            self._end(told, error)
+            await self._abandon(lane, stream, error)
+            raise
+        del self._running[lane]
+        self._streams.give_back(stream, is_sound=True)
+        if self._is_closed:
+            lane.close()
+        else:
+            self._idle.append(lane)
+        self._end(told, None)
+        return results
+
+    async def settle(self) -> Exception | None:
+        """Wait for what is in flight, for the grace at most; see `Backend.settle`."""
+        marks = [self._backend.mark(stream) for stream in self._running.values()]
+        if all(mark.is_reached for mark in marks) or not self._backend.is_healthy:
+            return None
+
+        async def wait() -> None:
+            for mark in marks:
+                await mark.wait_reached()
+
+        return await self._backend.settle(wait, self._grace_s)
+
+    def close(self) -> None:
+        """Destroy idle lanes and the constants; lanes in use go when they are done."""
+        self._is_closed = True
+        errors: list[Exception] = []
+        lanes, self._idle = self._idle, []
+        close_all((*lanes, self._constants), errors)
+        raise_together("closing a fragment's lanes", None, errors)
+
+    def _take(self, arguments: Sequence[object]) -> list[DeviceArray | HostArray]:
+        wanted = self._signature.arguments
+        if len(arguments) != len(wanted):
+            raise LaunchArgumentMismatch(
+                f"{self._plan.name!r} takes {len(wanted)} arrays, {len(arguments)} "
+                "were given"
+            )
+        return [
+            take_array(
+                self._backend, given, slot.slot, f"{self._plan.name}: argument {index}"
+            )
+            for index, (given, slot) in enumerate(zip(arguments, wanted, strict=True))
+        ]
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise SessionClosed(f"fragment {self._plan.name!r} was closed")
+
+    def _open_lane(self) -> Lane:
+        return Lane(
+            self._backend,
+            self._graph,
+            self._kernels,
+            self._signature,
+            self._constants,
+        )
+
+    async def _make_constants(self) -> None:
+        """Upload what all lanes share, once.
+
+        Cancellation: what was allocated is destroyed.
+        """
+        async with self._making_constants:
+            if self._has_constants:
+                return
+            self._check()
+            stream = self._streams.take()
+            try:
+                write_constants(self._backend, self._plan, self._constants, stream)
+                if len(self._constants):
+                    await self._backend.mark(stream).wait()
+            except BaseException as error:
+                self._streams.give_back(stream, is_sound=False)
+                errors: list[Exception] = []
+                close_all((self._constants,), errors)
+                raise_together(f"constants of {self._plan.name!r}", error, errors)
+                raise
+            self._streams.give_back(stream, is_sound=True)
+            self._has_constants = True
+
+    async def _abandon(
+        self, lane: Lane, stream: StreamHandle, primary: BaseException
+    ) -> None:
+        """Wait for what is in flight for the grace, and destroy the lane."""
+        backend = self._backend
+        errors: list[Exception] = []
+        settled: Exception | None = None
+        try:
+            if backend.is_healthy and backend.is_alive(stream):
+                mark = backend.mark(stream)
+                if not mark.is_reached:
+                    settled = await backend.settle(mark.wait_reached, self._grace_s)
+        except BaseException as error:  # noqa: BLE001 - an interrupt, raised below
+            primary = overtake(primary, error, errors)
+        del self._running[lane]
+        try:
+            self._streams.give_back(stream, is_sound=False)
+        except Exception as error:  # noqa: BLE001 - raised together below
+            errors.append(error)
+        close_all((lane,), errors)
+        if isinstance(settled, SettleTimeout):
+            what = f"an invocation of {self._plan.name!r}"
+            held = (f"stream {stream.id}",)
+            errors.insert(0, GraceExpired(what, self._grace_s, held))
+        raise_together(f"fragment {self._plan.name!r}", primary, errors)
+
+    def _begin(self) -> int:
+        assert self._observer is not None
+        run_id = new_id()
+        self._observer.run_started(run_id, self._plan.name, len(self._graph.nodes), 0)
+        return run_id
+
+    def _end(self, told: int | None, error: BaseException | None) -> None:
+        if told is not None and self._observer is not None:
+            self._observer.run_finished(told, 0, state_of(error), error)

@@ -1,0 +1,82 @@
+"""Loading a compiled fragment: every kernel onto the device, or none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio.lowlevel
+
+from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.loading import LoadedKernel, load_entry
+from accy_async.errors import InvalidType
+from accy_async.fragment.compiled import CompiledFragment
+from accy_async.fragment.graphs import kernel_entries
+from accy_async.fragment.loaded import LoadedFragment
+
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
+    from accy_async.fragment.streams import FragmentStreams
+    from accy_async.observe.protocol import Observer
+
+__all__ = ["load_fragment"]
+
+
+async def load_fragment(
+    backend: Backend,
+    compiled: CompiledFragment,
+    *,
+    streams: FragmentStreams | None = None,
+    grace_s: float | None = None,
+    observer: Observer | None = None,
+) -> LoadedFragment:
+    """Load a compiled fragment's kernels; awaits it, on threads where loads block.
+
+    Kernels with equal code are loaded once.
+
+    Args:
+        backend: the device.
+        compiled: what to load; it stays as it is, and may be loaded elsewhere too.
+        streams: what invocations by call run on; of its own if left out.
+        grace_s: how long cleanup may wait for the device, in seconds; the backend's
+            own if left out.
+        observer: told of invocations by call.
+
+    Raises:
+        InvalidType: ``compiled`` is none.
+        UnsupportedOperation: the device does not load its format.
+        CapabilityMismatch: the device lacks what a kernel requires.
+        InvalidArtifact, CompilationError, RuntimeUnavailable, OutOfMemory: a kernel
+            could not be made or loaded; those loaded already are unloaded.
+
+    Cancellation: the kernels loaded already are unloaded, and one that is being
+        loaded as soon as it is.
+    """
+    if not isinstance(compiled, CompiledFragment):
+        raise InvalidType("load_fragment.compiled", compiled, "a CompiledFragment")
+    await anyio.lowlevel.checkpoint()
+    loaded: dict[object, LoadedKernel] = {}
+    kernels: list[LoadedKernel] = []
+    try:
+        for entry, kernel in zip(
+            kernel_entries(compiled.plan), compiled.plan.kernels, strict=True
+        ):
+            found = loaded.get(kernel.artifact)
+            if found is None:
+                if loaded:
+                    await anyio.lowlevel.checkpoint()
+                found = await load_entry(backend, entry, kernel.diagnostic_id)
+                loaded[kernel.artifact] = found
+            kernels.append(found)
+        return LoadedFragment(
+            backend,
+            compiled,
+            kernels,
+            streams=streams,
+            grace_s=grace_s,
+            observer=observer,
+        )
+    except BaseException as error:
+        errors: list[Exception] = []
+        destroy_all(backend, (one.loaded for one in loaded.values()), errors)
+        raise_together(f"loading fragment {compiled.name!r}", error, errors)
+        raise

@@ -1,0 +1,74 @@
+"""The streams that invocations run on: few, kept open, taken and given back in a list.
+
+Invocations never wait for a stream: beyond the limit they share one. What is on a
+stream waits for nothing that is still to be submitted, so sharing only delays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import StreamHandle
+
+__all__ = ["FragmentStreams"]
+
+
+class FragmentStreams:
+    """Streams for the invocations of fragments on one device. For one event loop.
+
+    Args:
+        backend: whose streams they are.
+        limit: how many are opened.
+    """
+
+    def __init__(self, backend: Backend, limit: int) -> None:
+        self.limit = limit
+        self._backend = backend
+        self._idle: list[StreamHandle] = []
+        self._users: dict[StreamHandle, int] = {}
+
+    @property
+    def opened(self) -> int:
+        """How many are open."""
+        return len(self._idle) + len(self._users)
+
+    def take(self) -> StreamHandle:
+        """An idle stream, else a new one, else the one with the fewest users. Sync.
+
+        Raises:
+            AccyError: the device refused to open one.
+        """
+        if self._idle:
+            stream = self._idle.pop()
+        elif len(self._users) < self.limit:
+            stream = self._backend.create_stream()
+        else:
+            stream = min(self._users, key=self._users.__getitem__)
+            self._users[stream] += 1
+            return stream
+        self._users[stream] = 1
+        return stream
+
+    def give_back(self, stream: StreamHandle, *, is_sound: bool) -> None:
+        """Return a stream that was taken.
+
+        Args:
+            stream: which.
+            is_sound: False to have it destroyed, as its work failed or goes on.
+        """
+        left = self._users[stream] - 1
+        if left:
+            self._users[stream] = left
+            return
+        del self._users[stream]
+        if is_sound:
+            self._idle.append(stream)
+        else:
+            self._backend.discard(stream)
+
+    def close(self) -> None:
+        """Destroy those that are idle; what is in use goes to the reaper."""
+        while self._idle:
+            self._backend.discard(self._idle.pop())
