@@ -86,6 +86,7 @@ ROOMS: tuple[Room, ...] = (
         "fragment",
         *BASE,
         "artifact",
+        "interop",
         "backends",
         "graph",
         "tuning",

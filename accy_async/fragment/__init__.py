@@ -7,8 +7,16 @@ from a function of arrays on.
 """
 
 from accy_async.artifact.summary import KernelSummaries, KernelSummary
+from accy_async.compiler.preparation import (
+    FragmentCompilerOptions,
+    FragmentInstrumentation,
+    FragmentPhase,
+    MathTier,
+)
 from accy_async.fragment.bindings import InvocationBindings
 from accy_async.fragment.compiled import CompiledFragment
+from accy_async.fragment.compiling import compile_fragment, target_profile
+from accy_async.fragment.function import FragmentFunction
 from accy_async.fragment.loaded import LoadedFragment
 from accy_async.fragment.loading import load_fragment
 from accy_async.tuning.choice import (
@@ -19,6 +27,10 @@ from accy_async.tuning.choice import (
 
 __all__ = [
     "CompiledFragment",
+    "FragmentCompilerOptions",
+    "FragmentFunction",
+    "FragmentInstrumentation",
+    "FragmentPhase",
     "InvocationBindings",
     "KernelSummaries",
     "KernelSummary",
@@ -26,5 +38,8 @@ __all__ = [
     "LaunchTuning",
     "LaunchTuningSelection",
     "LoadedFragment",
+    "MathTier",
+    "compile_fragment",
     "load_fragment",
+    "target_profile",
 ]

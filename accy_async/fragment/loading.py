@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
 from accy_async.backends.cleanup import destroy_all, raise_together
-from accy_async.backends.loading import LoadedKernel, load_entry
+from accy_async.backends.completion import run_abandonable
+from accy_async.backends.loading import LoadedKernel
+from accy_async.compiler.preparation import FragmentInstrumentation, FragmentPhase
 from accy_async.errors import InvalidType
 from accy_async.fragment.compiled import CompiledFragment
 from accy_async.fragment.graphs import kernel_entries
 from accy_async.fragment.loaded import LoadedFragment
 
 if TYPE_CHECKING:
+    from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.base import Backend
     from accy_async.fragment.streams import FragmentStreams
     from accy_async.observe.protocol import Observer
@@ -28,6 +32,7 @@ async def load_fragment(
     streams: FragmentStreams | None = None,
     grace_s: float | None = None,
     observer: Observer | None = None,
+    instrumentation: FragmentInstrumentation | None = None,
 ) -> LoadedFragment:
     """Load a compiled fragment's kernels; awaits it, on threads where loads block.
 
@@ -40,6 +45,7 @@ async def load_fragment(
         grace_s: how long cleanup may wait for the device, in seconds; the backend's
             own if left out.
         observer: told of invocations by call.
+        instrumentation: told how long loading took.
 
     Raises:
         InvalidType: ``compiled`` is none.
@@ -53,6 +59,8 @@ async def load_fragment(
     """
     if not isinstance(compiled, CompiledFragment):
         raise InvalidType("load_fragment.compiled", compiled, "a CompiledFragment")
+    told = instrumentation or FragmentInstrumentation()
+    begun = time.perf_counter_ns()
     await anyio.lowlevel.checkpoint()
     loaded: dict[object, LoadedKernel] = {}
     kernels: list[LoadedKernel] = []
@@ -64,10 +72,11 @@ async def load_fragment(
             if found is None:
                 if loaded:
                     await anyio.lowlevel.checkpoint()
-                found = await load_entry(backend, entry, kernel.diagnostic_id)
+                backend.capabilities.check_request(entry.artifact_request())
+                found = await _load(backend, kernel.artifact)
                 loaded[kernel.artifact] = found
             kernels.append(found)
-        return LoadedFragment(
+        fragment = LoadedFragment(
             backend,
             compiled,
             kernels,
@@ -75,8 +84,28 @@ async def load_fragment(
             grace_s=grace_s,
             observer=observer,
         )
+        elapsed_ns = time.perf_counter_ns() - begun
+        told.record(FragmentPhase.LOAD_BACKEND_ARTIFACTS, elapsed_ns)
+        return fragment
     except BaseException as error:
         errors: list[Exception] = []
         destroy_all(backend, (one.loaded for one in loaded.values()), errors)
         raise_together(f"loading fragment {compiled.name!r}", error, errors)
         raise
+
+
+async def _load(backend: Backend, artifact: KernelArtifact) -> LoadedKernel:
+    """Load one kernel; on a thread where the backend's loads block.
+
+    Cancellation: returns at once; what is being loaded is unloaded when it is.
+    """
+
+    def load() -> LoadedKernel:
+        return LoadedKernel(artifact, backend.load_artifact(artifact))
+
+    def unload(late: LoadedKernel) -> None:
+        destroy_all(backend, (late.loaded,), [])
+
+    if not backend.loads_block:
+        return load()
+    return await run_abandonable(load, unload, name=f"load {artifact.kernel_name}")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 from accy_async.session.compiling import SessionCompiler
 from accy_async.session.core import harmless
+from accy_async.session.fragments import SessionFragments
 from accy_async.session.launches import SessionLaunches
 from accy_async.session.sharing import SessionSharing
 from accy_async.session.streams import SessionStreams
@@ -137,7 +138,13 @@ async def open_session(
     await session._leave(primary, interrupt)  # noqa: SLF001
 
 
-class Session(SessionStreams, SessionSharing, SessionCompiler, SessionLaunches):
+class Session(
+    SessionStreams,
+    SessionSharing,
+    SessionCompiler,
+    SessionFragments,
+    SessionLaunches,
+):
     """A device and what was made on it; `open_session` makes one.
 
     Attributes:

@@ -1,0 +1,179 @@
+"""Fragments of a session: compiled for its device, loaded onto it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from accy_async.observe.protocol import phase
+from accy_async.session.core import SessionCore
+
+if TYPE_CHECKING:
+    from accy_async.artifact.store import ArtifactStore
+    from accy_async.compiler.preparation import FragmentCompilerOptions, PreparedJob
+    from accy_async.compiler.semantic import Module
+    from accy_async.compiler.tracing import TracedProgram
+    from accy_async.fragment import (
+        CompiledFragment,
+        FragmentFunction,
+        LoadedFragment,
+    )
+    from accy_async.fragment.compiling import Program
+    from accy_async.fragment.streams import FragmentStreams
+
+__all__ = ["SessionFragments"]
+
+
+class SessionFragments(SessionCore):
+    """The fragments of a session."""
+
+    _fragment_streams: FragmentStreams | None = None
+
+    async def compile_fragment(
+        self,
+        program: Program,
+        *specs: object,
+        options: FragmentCompilerOptions | None = None,
+        cache: bool | ArtifactStore = True,
+        **named: object,
+    ) -> CompiledFragment:
+        """Compile a program for the session's device, on a worker thread.
+
+        The result is a value, which is not bound to the session. See
+        `accy_async.fragment.compile_fragment` for arguments and errors.
+
+        Raises:
+            SessionClosed: the session is not open.
+
+        Cancellation: returns at once; the thread stops at its next kernel.
+        """
+        # Whoever compiles nothing loads no compiler.
+        from accy_async.fragment import compile_fragment
+
+        self._check("compile_fragment")
+        title = getattr(program, "name", None) or getattr(program, "__name__", "")
+        with phase(self.observer, "compile", str(title)):
+            return await compile_fragment(
+                self.backend, program, *specs, options=options, cache=cache, **named
+            )
+
+    @overload
+    async def load_fragment(
+        self,
+        program: CompiledFragment | Module | TracedProgram | PreparedJob,
+        /,
+        *,
+        options: FragmentCompilerOptions | None = None,
+        cache: bool | ArtifactStore = True,
+    ) -> LoadedFragment: ...
+
+    @overload
+    async def load_fragment(
+        self,
+        program: Callable[..., Any],
+        /,
+        *,
+        options: FragmentCompilerOptions | None = None,
+        cache: bool | ArtifactStore = True,
+    ) -> FragmentFunction: ...
+
+    @overload
+    async def load_fragment(
+        self,
+        program: Callable[..., Any],
+        first: object,
+        /,
+        *specs: object,
+        options: FragmentCompilerOptions | None = None,
+        cache: bool | ArtifactStore = True,
+        **named: object,
+    ) -> LoadedFragment: ...
+
+    async def load_fragment(
+        self,
+        program: CompiledFragment | Program,
+        /,
+        *specs: object,
+        options: FragmentCompilerOptions | None = None,
+        cache: bool | ArtifactStore = True,
+        **named: object,
+    ) -> LoadedFragment | FragmentFunction:
+        """Load a program onto the device, compiled for it where it is not yet.
+
+        ::
+
+            async with await session.load_fragment(softmax) as fragment:
+                y = await fragment(x)
+
+        It can be closed early; the session destroys what it has at the latest.
+
+        Args:
+            program: a compiled fragment, a program, or a function of arrays.
+            specs: of a function, the type of each argument, nested as the argument
+                is: see `accy_async.compiler.trace`. With none, it is compiled when it
+                is called, for each combination of argument types.
+            options: as for `compile_fragment`.
+            cache: as for `compile_fragment`.
+            named: types of arguments by name.
+
+        Returns:
+            A `LoadedFragment`; of a function without types a `FragmentFunction`.
+
+        Raises:
+            As `compile_fragment`, and as `accy_async.fragment.load_fragment`.
+            SessionClosed: the session is not open.
+
+        Cancellation: returns at once; what was loaded is unloaded.
+        """
+        from accy_async.compiler.preparation import PreparedJob
+        from accy_async.compiler.semantic import Module
+        from accy_async.compiler.tracing import TracedProgram
+        from accy_async.fragment import CompiledFragment
+
+        self._check("load_fragment")
+        if isinstance(program, CompiledFragment):
+            return await self._load_compiled(program, options)
+        has_types = isinstance(program, (Module, TracedProgram, PreparedJob))
+        if has_types or specs or named or not callable(program):
+            compiled = await self.compile_fragment(
+                program, *specs, options=options, cache=cache, **named
+            )
+            return await self._load_compiled(compiled, options)
+        return self._make_function(program, options, cache)
+
+    async def _load_compiled(
+        self, compiled: CompiledFragment, options: FragmentCompilerOptions | None
+    ) -> LoadedFragment:
+        from accy_async.fragment import load_fragment
+        from accy_async.fragment.streams import FragmentStreams
+
+        self._check("load_fragment")
+        if self._fragment_streams is None:
+            self._fragment_streams = FragmentStreams(self.backend, self.max_streams)
+        with phase(self.observer, "load", compiled.name):
+            return await load_fragment(
+                self.backend,
+                compiled,
+                streams=self._fragment_streams,
+                grace_s=self.grace_s,
+                observer=self.observer,
+                instrumentation=None if options is None else options.instrumentation,
+            )
+
+    def _make_function(
+        self,
+        function: Callable[..., Any],
+        options: FragmentCompilerOptions | None,
+        cache: bool | ArtifactStore,
+    ) -> FragmentFunction:
+        from accy_async.fragment import FragmentFunction
+
+        async def load(
+            specs: Sequence[Any], named: Mapping[str, Any]
+        ) -> LoadedFragment:
+            compiled = await self.compile_fragment(
+                function, *specs, options=options, cache=cache, **named
+            )
+            return await self._load_compiled(compiled, options)
+
+        return FragmentFunction(getattr(function, "__name__", "function"), load)
