@@ -250,7 +250,7 @@ def create_owned_kernel_call_artifact_registry(
     Blocks for some tens of ms a kernel: call it in a worker thread.
 
     Raises:
-        InvalidArtifact: two of one name.
+        InvalidValue: two of one name.
         CapabilityMismatch, RuntimeUnavailable, CompilationError: as
             `OwnedCatalogDescriptor.entry` says.
     """
