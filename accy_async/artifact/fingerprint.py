@@ -7,9 +7,11 @@ front so that no two values share an encoding, and hashed with SHA-256 (FIPS
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import cast
 from enum import Enum
 
 import attrs
@@ -52,11 +54,23 @@ def _part(out: bytearray, kind: bytes, data: bytes) -> None:
     out += kind + len(data).to_bytes(8, "big") + data
 
 
+def _begin(out: bytearray, kind: bytes) -> int:
+    """Begin a part whose length is not known yet; where it begins."""
+    out += kind + bytes(8)
+    return len(out)
+
+
+def _end(out: bytearray, begin: int) -> None:
+    out[begin - 8 : begin] = (len(out) - begin).to_bytes(8, "big")
+
+
 def _write(out: bytearray, value: object) -> None:
     if value is None:
         _part(out, b"N", b"")
     elif isinstance(value, Enum):
-        _part(out, b"E", canonical_bytes((type(value).__name__, value.value)))
+        begin = _begin(out, b"E")
+        _write(out, (type(value).__name__, value.value))
+        _end(out, begin)
     elif isinstance(value, bool):
         _part(out, b"B", b"\1" if value else b"\0")
     elif isinstance(value, int):
@@ -73,27 +87,47 @@ def _write(out: bytearray, value: object) -> None:
 
 
 def _write_compound(out: bytearray, value: object) -> None:
-    kind = type(value)
-    if attrs.has(kind):
-        fields = [
-            (field.name, getattr(value, field.name))
-            for field in attrs.fields(kind)
-            if field.eq and not _is_left_out(field, value)
-        ]
-        _part(out, b"A", canonical_bytes((type(value).__name__, tuple(fields))))
-    elif isinstance(value, (tuple, list)):
-        _part(out, b"T", b"".join(canonical_bytes(item) for item in value))
+    if isinstance(value, (tuple, list)):
+        begin = _begin(out, b"T")
+        for item in value:
+            _write(out, item)
+        _end(out, begin)
     elif isinstance(value, (set, frozenset)):
         _part(out, b"Z", b"".join(sorted(canonical_bytes(item) for item in value)))
     elif isinstance(value, Mapping):
         pairs = sorted(canonical_bytes(pair) for pair in value.items())
         _part(out, b"M", b"".join(pairs))
+    elif attrs.has(type(value)):
+        _write_fields(out, value)
     else:
         raise InvalidType(
             "fingerprint", value, "a value made of attrs classes, enums and plain data"
         )
 
 
-def _is_left_out(field: attrs.Attribute[object], value: object) -> bool:
-    is_added = "fingerprint" in field.metadata
-    return is_added and getattr(value, field.name) == field.default
+@functools.cache
+def _fields(kind: Hashable) -> tuple[tuple[str, bool, object], ...]:
+    """Name, whether it is left out at its default, and default of each field."""
+    return tuple(
+        (field.name, "fingerprint" in field.metadata, field.default)
+        for field in attrs.fields(cast("type[attrs.AttrsInstance]", kind))
+        if field.eq
+    )
+
+
+def _write_fields(out: bytearray, value: object) -> None:
+    kind = type(value)
+    whole = _begin(out, b"A")
+    named = _begin(out, b"T")
+    _write(out, kind.__name__)
+    fields = _begin(out, b"T")
+    for name, is_added, default in _fields(kind):
+        held = getattr(value, name)
+        if is_added and held == default:
+            continue
+        pair = _begin(out, b"T")
+        _write(out, name)
+        _write(out, held)
+        _end(out, pair)
+    for begin in (fields, named, whole):
+        _end(out, begin)

@@ -59,12 +59,8 @@ class CodeMaker:
         self.made = 0
         self.found = 0
 
-    def code(self, kernel: Kernel, key: str) -> str | bytes:
+    def code(self, kernel: Kernel) -> str | bytes:
         """The code of a kernel.
-
-        Args:
-            kernel: the kernel.
-            key: names it and its format.
 
         Raises:
             CapabilityMismatch: the target cannot run it.
@@ -75,7 +71,15 @@ class CodeMaker:
         format = self._profile.format
         if self._store is None:
             return self._make(kernel)
-        full = digest((key, self._target, compiler_version(format), emitter_version()))
+        full = digest(
+            (
+                kernel,
+                format,
+                self._target,
+                compiler_version(format),
+                emitter_version(),
+            )
+        )
         kept = self._store.get(CODE_SCHEMA, full)
         if kept is not None:
             try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from accy_async.artifact.fingerprint import fingerprint
-from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact, Payload
+from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact
 from accy_async.artifact.planned import ArtifactPlan, PlannedKernel
 from accy_async.artifact.store import ArtifactStore, default_store
 from accy_async.artifact.tiles import LaunchTile
@@ -64,17 +64,15 @@ def compile_plan(
     create = create_artifact or KernelArtifact.from_request
     with told.timed(FragmentPhase.PLAN_CREATE_BACKEND_ARTIFACTS):
         maker = CodeMaker(job.profile, store)
-        payloads: dict[str, Payload] = {}
-        artifacts: dict[str, KernelArtifact] = {}
+        artifacts: dict[int, KernelArtifact] = {}
         kernels = []
         for number, kernel in enumerate(job.target.kernels):
             if check_cancelled is not None:
                 check_cancelled()
-            request = _request(job, kernel, maker, payloads)
-            key = kernel.code_key or f"{number}"
-            if key not in artifacts:
-                artifacts[key] = create(request)
-            kernels.append(_planned(job, number, kernel, artifacts[key]))
+            made_of = id(kernel.code or kernel.prepared.entry)
+            if made_of not in artifacts:
+                artifacts[made_of] = create(_request(job, kernel, maker))
+            kernels.append(_planned(job, number, kernel, artifacts[made_of]))
     with told.timed(FragmentPhase.COMPILE_FRAGMENT):
         memory = job.target.plan.memory
         return ArtifactPlan(
@@ -88,25 +86,18 @@ def compile_plan(
 
 
 def _request(
-    job: PreparedJob,
-    kernel: TargetKernel,
-    maker: CodeMaker,
-    payloads: dict[str, Payload],
+    job: PreparedJob, kernel: TargetKernel, maker: CodeMaker
 ) -> ArtifactRequest:
     if kernel.code is None:
         entry = kernel.prepared.entry
         assert entry is not None
         return entry.artifact_request(job.options.authored_kernel_diagnostic_id)
-    payload = payloads.get(kernel.code_key)
-    if payload is None:
-        payload = maker.code(kernel.code, kernel.code_key)
-        payloads[kernel.code_key] = payload
     assert kernel.prepared.step is not None
     return ArtifactRequest(
         kernel_name=kernel.entry_name,
         requested_format=job.profile.format,
         argument_count=len(kernel.code.buffers),
-        payload=payload,
+        payload=maker.code(kernel.code),
         required_dtypes=kernel.prepared.step.required_dtypes,
     )
 

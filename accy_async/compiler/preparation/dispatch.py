@@ -6,21 +6,21 @@ import attrs
 
 from accy_async.artifact.planned import CompileLaunch
 from accy_async.compiler.kernelization import WorkItem
-from accy_async.compiler.preparation.groups import Group, Grouping
+from accy_async.compiler.preparation.extraction import extract
+from accy_async.compiler.preparation.grouping import group_operations
+from accy_async.compiler.preparation.groups import Group, GroupGraph
+from accy_async.compiler.preparation.merging import merge_groups
 from accy_async.compiler.preparation.passes import Pipeline
 from accy_async.compiler.semantic import (
     Constant,
     Function,
     KernelCall,
-    Operation,
-    Reshape,
-    TensorType,
     Value,
 )
 
 __all__ = ["DISPATCH_PASSES", "DispatchItem", "DispatchPlan", "dispatch"]
 
-DISPATCH_PASSES = ("grouping", "ordering")
+DISPATCH_PASSES = ("grouping", "merging", "ordering")
 """The passes of the phase."""
 
 
@@ -89,18 +89,19 @@ def dispatch(function: Function, pipeline: Pipeline) -> DispatchPlan:
     Raises:
         UnsupportedOperation: there is no kernel for an operation.
     """
-    grouping = pipeline.run("grouping", Grouping, function)
-    items = pipeline.run("ordering", _items, grouping)
+    graph = pipeline.run("grouping", group_operations, function)
+    graph = pipeline.run("merging", merge_groups, graph)
+    items = pipeline.run("ordering", _items, graph)
     return DispatchPlan(
         function=function,
         items=items,
-        views=grouping.views,
-        constants=grouping.constants,
+        views=graph.views,
+        constants=graph.constants,
     )
 
 
-def _items(grouping: Grouping) -> tuple[DispatchItem, ...]:
-    return tuple(_item(group) for group in grouping.ordered())
+def _items(graph: GroupGraph) -> tuple[DispatchItem, ...]:
+    return tuple(_item(group) for group in graph.ordered())
 
 
 def _item(group: Group) -> DispatchItem:
@@ -126,40 +127,3 @@ def _item(group: Group) -> DispatchItem:
         opcode=root.op.opcode,
         location=root.location,
     )
-
-
-def extract(
-    name: str,
-    operands: tuple[Value, ...],
-    operations: list[Operation],
-    results: tuple[Value, ...],
-) -> Function:
-    """A function of some operations of another, which reads the rest as parameters."""
-    renamed = {v: Value(index, v.type) for index, v in enumerate(operands)}
-    entries = []
-    for entry in operations:
-        made = tuple(
-            Value(len(renamed) + offset, value.type)
-            for offset, value in enumerate(entry.results)
-        )
-        entries.append(
-            attrs.evolve(
-                entry,
-                operands=tuple(renamed[value] for value in entry.operands),
-                results=made,
-            )
-        )
-        renamed.update(zip(entry.results, made, strict=True))
-    return Function(
-        name,
-        tuple(renamed[value] for value in operands),
-        tuple(entries),
-        tuple(renamed[value] for value in results),
-    )
-
-
-def copy_function(type: TensorType, result: TensorType) -> Function:
-    """A function that gives its parameter's elements in another shape."""
-    parameter, copied = Value(0, type), Value(1, result)
-    entry = Operation(Reshape(result.shape), (parameter,), (copied,))
-    return Function("copy", (parameter,), (entry,), (copied,))

@@ -1,50 +1,21 @@
-"""Which operations of a program become one kernel.
-
-Operations are looked at from the last to the first. One whose every user is in one
-group joins that group, where the group's kernel can compute it as it goes; one that
-costs next to nothing is computed anew in each group that uses it; one that others
-use too may be written by a group of its own shape beside what that group writes.
-All else begins a group of its own. As an operation only ever joins groups that use
-it, no two groups can come to wait for each other, but by the last of these rules,
-which looks for that.
-"""
+"""Groups of operations that one kernel computes, and how they hang together."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from accy_async.artifact.planned import CompileLaunch
-from accy_async.compiler.kernelization.elements import is_elementwise
-from accy_async.compiler.semantic import (
-    Binary,
-    BinaryKind,
-    Broadcast,
-    Compare,
-    Constant,
-    Convert,
-    DotGeneral,
-    Function,
-    Gather,
-    Iota,
-    KernelCall,
-    Op,
-    Operation,
-    Reduce,
-    Reshape,
-    RowSparseCrossEntropy,
-    Scan,
-    Scatter,
-    Select,
-    Softmax,
-    Unary,
-    UnaryKind,
-    Value,
-)
-from accy_async.errors import UnsupportedOperation
+from accy_async.compiler.semantic import Constant, Function, Operation, Value
 
-__all__ = ["MAX_GROUP_BUFFERS", "MAX_GROUP_OPERATIONS", "Group", "Grouping"]
+__all__ = [
+    "MAX_GROUP_BUFFERS",
+    "MAX_GROUP_OPERATIONS",
+    "ROW_KINDS",
+    "Group",
+    "GroupGraph",
+]
 
 MAX_GROUP_OPERATIONS = 64
 """Operations of one kernel: what compiles in some 50 ms."""
@@ -52,52 +23,30 @@ MAX_GROUP_OPERATIONS = 64
 MAX_GROUP_BUFFERS = 24
 """Buffers of one kernel; Metal takes 31, and Vulkan's devices 16 or many more."""
 
-MAX_COSTLY_TIMES = 4
-"""How often a costly element is computed rather than kept in memory."""
+ROW_KINDS = (
+    CompileLaunch.REDUCTION,
+    CompileLaunch.ROW_PIPELINE,
+    CompileLaunch.CROSS_ENTROPY,
+)
+"""Kernels over rows, which hold reductions."""
 
-MAX_TIMES = 16
-"""How often an element is computed at all for each element that is written."""
+_LOOKS = {CompileLaunch.ROW_PIPELINE: 3, CompileLaunch.CROSS_ENTROPY: 2}
+"""How often a softmax and a cross entropy look at each element."""
 
 _MAX_SEARCH = 512
-
-_KINDS: tuple[tuple[type[Op], CompileLaunch], ...] = (
-    (Reduce, CompileLaunch.REDUCTION),
-    (Scan, CompileLaunch.SCAN),
-    (DotGeneral, CompileLaunch.DOT_GENERAL),
-    (Scatter, CompileLaunch.SCATTER),
-    (Softmax, CompileLaunch.ROW_PIPELINE),
-    (RowSparseCrossEntropy, CompileLaunch.CROSS_ENTROPY),
-    (KernelCall, CompileLaunch.KERNEL_CALL),
-)
-_COSTLY_UNARY = (UnaryKind.EXP, UnaryKind.LOG, UnaryKind.TANH, UnaryKind.SQRT)
-_COSTLY_BINARY = (BinaryKind.DIVIDE, BinaryKind.REMAINDER)
-_POINTWISE = (Unary, Binary, Compare, Select, Convert)
-
-
-def kind_of(op: Op) -> CompileLaunch:
-    """The kind of kernel that an operation by itself becomes.
-
-    Raises:
-        UnsupportedOperation: it becomes none.
-    """
-    if is_elementwise(op) or isinstance(op, Constant):
-        is_gather = isinstance(op, Gather)
-        return CompileLaunch.GATHER if is_gather else CompileLaunch.ELEMENTWISE
-    for kind, launch in _KINDS:
-        if isinstance(op, kind):
-            return launch
-    raise UnsupportedOperation(f"there is no kernel for {op.opcode}")
+"""Groups that a search looks at before it gives up."""
 
 
 class Group:
     """Operations that one kernel computes.
 
     Attributes:
-        root: the operation that the group began with, the last in the program.
+        root: the operation that messages name.
         kind: what the kernel is.
         members: the operations, by their places in the program.
         times: how many elements of each are computed.
-        shape: of all that it writes.
+        written: the values that the kernel writes, in order.
+        shape: of the root's results.
         elements: that the root computes, or takes in where it reduces.
     """
 
@@ -105,28 +54,31 @@ class Group:
         self.root = root
         self.kind = kind
         self.members: dict[int, Operation] = {place: root}
-        taken = root.operands[0] if kind is CompileLaunch.REDUCTION else root.results[0]
-        self.elements = max(taken.type.element_count, 1)
-        self.times = {place: self.elements}
+        values = (*root.operands[:1], root.results[0])
+        counted = values if kind in ROW_KINDS else values[-1:]
+        self.elements = max(1, *(value.type.element_count for value in counted))
+        self.times = {place: self.elements * _LOOKS.get(kind, 1)}
         self.shape = root.results[0].shape
         self.written: dict[Value, None] = dict.fromkeys(root.results)
 
-    @property
-    def takes_producers(self) -> bool:
-        """Whether the kernel can compute its operands as it goes."""
-        return self.kind in (
-            CompileLaunch.ELEMENTWISE,
-            CompileLaunch.GATHER,
-            CompileLaunch.REDUCTION,
-        )
+    @classmethod
+    def of(
+        cls, parts: Sequence[Group], written: Iterable[Value], kind: CompileLaunch
+    ) -> Group:
+        """Several groups as one, which writes some of what they do."""
+        last = max(parts, key=lambda group: max(group.members))
+        merged = cls(max(last.members), last.root, kind)
+        merged.members = {}
+        merged.times = {}
+        for part in parts:
+            merged.members.update(part.members)
+            merged.times.update(part.times)
+        merged.written = dict.fromkeys(written)
+        return merged
 
     def operations(self) -> list[Operation]:
         """The operations in the program's order."""
         return [self.members[place] for place in sorted(self.members)]
-
-    def made(self) -> set[Value]:
-        """All values that it computes."""
-        return {v for entry in self.members.values() for v in entry.results}
 
     def read(self, more: Iterable[Operation] = ()) -> dict[Value, None]:
         """The values that it needs from elsewhere, with ``more`` as members too."""
@@ -140,19 +92,14 @@ class Group:
         }
 
 
-class Grouping:
-    """The groups of a program.
-
-    Args:
-        function: the program, of operations that kernels are made of.
+class GroupGraph:
+    """The groups of a program, and who reads what of whom.
 
     Attributes:
-        groups: in no particular order; see `Grouping.ordered`.
+        function: the program.
+        groups: in no particular order; see `ordered`.
         views: values that are another's elements in another shape: that other.
         constants: constants that lie in memory.
-
-    Raises:
-        UnsupportedOperation: there is no kernel for an operation.
     """
 
     def __init__(self, function: Function) -> None:
@@ -160,175 +107,121 @@ class Grouping:
         self.groups: list[Group] = []
         self.views: dict[Value, Value] = {}
         self.constants: dict[Value, Constant] = {}
-        self._results = set(function.results)
-        self._users = function.users()
-        self._producers = function.producers()
+        self.users = function.users()
+        self.results = set(function.results)
+        self._makers = function.producers()
         self._places = {id(entry): i for i, entry in enumerate(function.operations)}
-        self._groups_of: dict[int, list[Group]] = {}
+        self._groups_at: dict[int, list[Group]] = {}
         self._views_of: dict[Value, list[Value]] = {}
-        for entry in reversed(function.operations):
-            self._assign(entry)
 
-    # Which group
+    def place(self, entry: Operation) -> int:
+        """Where an operation stands in the program."""
+        return self._places[id(entry)]
 
-    def _assign(self, entry: Operation) -> None:
-        place = self._places[id(entry)]
-        using = self._using_groups(entry)
-        is_kept = any(v in self._results or v in self._views_of for v in entry.results)
-        if isinstance(entry.op, Constant):
-            self._assign_constant(place, entry, using, is_kept=is_kept)
-            return
-        if not is_elementwise(entry.op):
-            self._begin(place, entry)
-            return
-        if not is_kept and using and self._joins_all(place, entry, using):
-            return
-        if isinstance(entry.op, Reshape):
-            base = entry.operands[0]
-            self.views[entry.result] = base
-            self._views_of.setdefault(base, []).append(entry.result)
-            return
-        for group in using:
-            if self._may_write_beside(entry, group, using):
-                self._join(group, place, entry)
-                group.written[entry.result] = None
-                return
-        self._begin(place, entry)
+    # Changing it
 
-    def _using_groups(self, entry: Operation) -> list[Group]:
-        """The groups that read one of its results, each once."""
-        found: dict[int, Group] = {}
-        for value in entry.results:
-            for user in self._users[value]:
-                for group in self._groups_of.get(self._places[id(user)], ()):
-                    found[id(group)] = group
-        return list(found.values())
-
-    def _assign_constant(
-        self, place: int, entry: Operation, using: list[Group], *, is_kept: bool
-    ) -> None:
-        needs_memory = is_kept
-        for group in using:
-            if is_elementwise(entry.op) and group.takes_producers:
-                self._join(group, place, entry)
-            else:
-                needs_memory = True
-        if needs_memory:
-            assert isinstance(entry.op, Constant)
-            self.constants[entry.result] = entry.op
-
-    def _begin(self, place: int, entry: Operation) -> None:
-        group = Group(place, entry, kind_of(entry.op))
+    def add(self, group: Group) -> None:
+        """Add a group with the members that it has."""
         self.groups.append(group)
-        self._groups_of[place] = [group]
+        for place in group.members:
+            self._groups_at.setdefault(place, []).append(group)
 
-    def _join(self, group: Group, place: int, entry: Operation) -> None:
-        group.times[place] = self._times(entry, group)
+    def join(self, group: Group, entry: Operation, times: int) -> None:
+        """Make an operation a member of a group."""
+        place = self.place(entry)
         group.members[place] = entry
-        self._groups_of.setdefault(place, []).append(group)
+        group.times[place] = times
+        self._groups_at.setdefault(place, []).append(group)
 
-    def _joins_all(self, place: int, entry: Operation, using: list[Group]) -> bool:
-        """Join the one group that uses it, or all that do, where that pays."""
-        if len(using) > 1 and not isinstance(entry.op, (Iota, Broadcast, Reshape)):
-            return False
-        if not all(self._may_compute(entry, group) for group in using):
-            return False
-        for group in using:
-            self._join(group, place, entry)
-        return True
+    def replace(self, parts: Sequence[Group], merged: Group) -> None:
+        """Put one group in the place of several that it is made of."""
+        for part in parts:
+            self.groups.remove(part)
+            for place in part.members:
+                self._groups_at[place].remove(part)
+        self.add(merged)
 
-    def _may_compute(self, entry: Operation, group: Group) -> bool:
-        return (
-            group.takes_producers
-            and self._fits(entry, group)
-            and not self._is_wasteful(entry, group)
-        )
+    def view(self, value: Value, base: Value) -> None:
+        """Say that a value is another's elements in another shape."""
+        self.views[value] = base
+        self._views_of.setdefault(base, []).append(value)
 
-    def _fits(self, entry: Operation, group: Group, more_results: int = 0) -> bool:
-        if len(group.members) >= MAX_GROUP_OPERATIONS:
-            return False
-        buffers = len(group.read([entry])) + len(group.written) + more_results + 1
-        return buffers <= MAX_GROUP_BUFFERS
-
-    def _is_wasteful(self, entry: Operation, group: Group) -> bool:
-        """Whether the group would compute the same elements again and again."""
-        times = self._times(entry, group)
-        count = max(entry.results[0].type.element_count, 1)
-        if _is_costly(entry.op) and times > MAX_COSTLY_TIMES * count:
-            return True
-        return times > MAX_TIMES * max(group.elements, count)
-
-    def _times(self, entry: Operation, group: Group) -> int:
-        """How many of its elements the group computes.
-
-        Users that ask for the same places share them.
-        """
-        together, apart = 0, 0
-        for user in self._users[entry.results[0]]:
-            place = self._places[id(user)]
-            if place not in group.members:
-                continue
-            if isinstance(user.op, _POINTWISE):
-                together = max(together, group.times[place])
-            else:
-                apart += group.times[place]
-        return together + apart or entry.results[0].type.element_count
-
-    def _may_write_beside(
-        self, entry: Operation, group: Group, using: list[Group]
-    ) -> bool:
-        """Whether the group may write this value beside what it writes."""
-        if group.kind is not CompileLaunch.ELEMENTWISE:
-            return False
-        if entry.result.shape != group.shape or not self._fits(entry, group, 1):
-            return False
-        others = [other for other in using if other is not group]
-        views = list(self._views_of.get(entry.result, ()))
-        while views:
-            view = views.pop()
-            others += self._readers(view)
-            views += self._views_of.get(view, ())
-        return not self._reaches(others, group)
-
-    def _readers(self, value: Value) -> list[Group]:
-        return [
-            group
-            for user in self._users[value]
-            for group in self._groups_of.get(self._places[id(user)], ())
-        ]
-
-    def _reaches(self, begin: list[Group], goal: Group) -> bool:
-        """Whether what follows from some groups comes to another; True if unknown."""
-        seen: dict[int, Group] = {id(group): group for group in begin}
-        waiting = list(begin)
-        while waiting:
-            group = waiting.pop()
-            if group is goal or len(seen) > _MAX_SEARCH:
-                return True
-            for after in self._followers(group):
-                if id(after) not in seen:
-                    seen[id(after)] = after
-                    waiting.append(after)
-        return False
-
-    def _followers(self, group: Group) -> Iterator[Group]:
-        values = list(group.written)
-        while values:
-            value = values.pop()
-            for user in self._users[value]:
-                if user.results[0] in self.views:
-                    values.extend(user.results)
-                for after in self._groups_of.get(self._places[id(user)], ()):
-                    if after is not group:
-                        yield after
-
-    # In which order
+    # Asking it
 
     def base(self, value: Value) -> Value:
         """The value whose memory a value is in."""
         while value in self.views:
             value = self.views[value]
         return value
+
+    def is_viewed(self, value: Value) -> bool:
+        """Whether another value is its elements in another shape."""
+        return value in self._views_of
+
+    def groups_of(self, entry: Operation) -> list[Group]:
+        """The groups that an operation is a member of."""
+        return self._groups_at.get(self.place(entry), [])
+
+    def readers(self, value: Value) -> Iterator[Group]:
+        """The groups with an operation that uses a value, or a view of it."""
+        values = [value]
+        while values:
+            value = values.pop()
+            values += self._views_of.get(value, ())
+            for user in self.users[value]:
+                yield from self.groups_of(user)
+
+    def followers(self, group: Group) -> Iterator[Group]:
+        """The groups that read what a group writes."""
+        for value in group.written:
+            for other in self.readers(value):
+                if other is not group:
+                    yield other
+
+    def sources(self, group: Group) -> Iterator[Group]:
+        """The groups that write what a group reads."""
+        for value in dict.fromkeys(self.base(value) for value in group.read()):
+            maker = self._makers.get(value)
+            for other in () if maker is None else self.groups_of(maker):
+                if value in other.written:
+                    yield other
+
+    def is_needed_outside(self, value: Value, inside: Sequence[Group]) -> bool:
+        """Whether a value has to be written if these groups are one."""
+        if value in self.results or self.is_viewed(value):
+            return True
+        return any(group not in inside for group in self.readers(value))
+
+    def reaches(
+        self, begin: Iterable[Group], goal: Group, but: Sequence[Group] = ()
+    ) -> bool:
+        """Whether what follows from some groups comes to another; True if unknown.
+
+        Args:
+            begin: where the search begins.
+            goal: the other group.
+            but: groups that the search does not go into.
+        """
+        seen = {id(group) for group in but}
+        waiting = [group for group in begin if id(group) not in seen]
+        seen.update(id(group) for group in waiting)
+        while waiting:
+            group = waiting.pop()
+            if group is goal or len(seen) > _MAX_SEARCH:
+                return True
+            for after in self.followers(group):
+                if id(after) not in seen:
+                    seen.add(id(after))
+                    waiting.append(after)
+        return False
+
+    def is_between(self, group: Group, other: Group) -> bool:
+        """Whether a group would have to run between the two if they were one."""
+        for first, second in ((group, other), (other, group)):
+            others = [after for after in self.followers(first) if after is not second]
+            if self.reaches(others, second, but=[first]):
+                return True
+        return False
 
     def ordered(self) -> list[Group]:
         """The groups, each after those that it reads from.
@@ -351,7 +244,7 @@ class Grouping:
 
 
 def _sorted_groups(
-    groups: list[Group], needs: dict[int, set[int]], place: dict[int, int]
+    groups: Sequence[Group], needs: dict[int, set[int]], place: dict[int, int]
 ) -> list[Group]:
     by_id = {id(group): group for group in groups}
     followers: dict[int, list[int]] = {id(group): [] for group in groups}
@@ -377,16 +270,3 @@ def _sorted_groups(
                 heapq.heappush(ready, entry(after))
     assert len(ordered) == len(groups), "two groups wait for each other"
     return ordered
-
-
-def _is_costly(op: Op) -> bool:
-    """Whether an element is cheaper read than computed again."""
-    match op:
-        case Unary(kind=kind):
-            return kind in _COSTLY_UNARY
-        case Binary(kind=binary):
-            return binary in _COSTLY_BINARY
-        case Gather():
-            return True
-        case _:
-            return False

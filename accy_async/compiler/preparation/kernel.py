@@ -143,15 +143,25 @@ def plan_kernels(
 def _works(
     memory: MemoryPlan, schedules: Schedules, context: PassContext
 ) -> dict[int, KernelizedWork]:
-    """What each generated work item became, by its number."""
-    works = {}
+    """What each generated work item became, by its number.
+
+    Items that compute the same share kernels, which are named after the first.
+    """
+    works: dict[int, KernelizedWork] = {}
+    first: dict[object, KernelizedWork] = {}
     for placed in memory.items:
         context.place(placed.item.opcode, placed.item.location)
-        if placed.item.function is None:
+        function = placed.item.function
+        if function is None:
             continue
-        item: WorkItem = placed.item.work_item(placed.work_item_id)
-        schedule = schedules.for_work(item)
-        works[placed.work_item_id] = kernelize(item, schedules.profile, schedule)
+        key = (placed.item.kind, function.fingerprint())
+        work = first.get(key)
+        if work is None:
+            item: WorkItem = placed.item.work_item(placed.work_item_id)
+            schedule = schedules.for_work(item)
+            work = kernelize(item, schedules.profile, schedule)
+            first[key] = work
+        works[placed.work_item_id] = work
     return works
 
 

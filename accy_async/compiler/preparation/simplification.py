@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from accy_async.compiler.semantic import (
     Binary,
     BinaryKind,
@@ -16,6 +18,7 @@ from accy_async.compiler.semantic import (
     Constant,
     ContextLimits,
     Convert,
+    DotGeneral,
     Function,
     FunctionBuilder,
     Op,
@@ -69,6 +72,8 @@ class _Simplifier:
             kept = _reshaped(f, entry, operands)
         if kept is None:
             kept = self._merged(f, entry, operands)
+        if kept is None and isinstance(entry.op, DotGeneral):
+            kept = self._untransposed(f, entry.op, operands)
         if kept is None:
             kept = self._folded(f, entry, operands)
         return None if kept is None else [kept]
@@ -123,6 +128,41 @@ class _Simplifier:
                 return f.transpose(before.operands[0], [first[a] for a in second])
             case _:
                 return None
+
+    def _untransposed(
+        self, f: FunctionBuilder, op: DotGeneral, operands: tuple[Value, ...]
+    ) -> Value | None:
+        """A product of operands as they were before they were transposed."""
+        lhs, rhs = operands
+        free = op.free_axes(lhs.type, rhs.type)
+        lhs, lhs_axes = self._source(lhs, free[0])
+        rhs, rhs_axes = self._source(rhs, free[1])
+        if (lhs, rhs) == operands:
+            return None
+        moved = attrs.evolve(
+            op,
+            lhs_contracting=tuple(lhs_axes[a] for a in op.lhs_contracting),
+            rhs_contracting=tuple(rhs_axes[a] for a in op.rhs_contracting),
+            lhs_batch=tuple(lhs_axes[a] for a in op.lhs_batch),
+            rhs_batch=tuple(rhs_axes[a] for a in op.rhs_batch),
+        )
+        return f.record_one(moved, lhs, rhs)
+
+    def _source(
+        self, value: Value, free: tuple[int, ...]
+    ) -> tuple[Value, tuple[int, ...]]:
+        """What was transposed, and which of its axes each axis is.
+
+        The value itself where its free axes would come in another order, which is
+        the order of the result's axes.
+        """
+        made = self._made.get(value)
+        if made is not None and isinstance(made.op, Transpose):
+            axes = made.op.permutation
+            moved = [axes[axis] for axis in free]
+            if moved == sorted(moved):
+                return made.operands[0], axes
+        return value, tuple(range(value.rank))
 
     def _folded(
         self, f: FunctionBuilder, entry: Operation, operands: tuple[Value, ...]

@@ -1,4 +1,4 @@
-"""The sixth phase: what a format and a device ask of each kernel, and shared code."""
+"""The sixth phase: what a format and a device ask of each kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import attrs
 
-from accy_async.artifact.fingerprint import digest
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.planned import CompileLaunch
 from accy_async.artifact.resources import LaunchResourcePlan
@@ -19,7 +18,7 @@ from accy_async.errors import CapabilityMismatch
 
 __all__ = ["TARGET_PASSES", "TargetKernel", "TargetPlan", "plan_target"]
 
-TARGET_PASSES = ("capabilities", "sharing")
+TARGET_PASSES = ("capabilities",)
 """The passes of the phase."""
 
 _REFUSED = {
@@ -35,15 +34,18 @@ class TargetKernel:
     Attributes:
         prepared: the launch.
         launch_resources: its geometries that the device takes.
-        code: the generated kernel whose code it runs, None for a ready-made one.
-            Launches of kernels that differ in name only run the first one's.
-        code_key: names that code for this target, but for the compiler.
     """
 
     prepared: PreparedKernel
     launch_resources: LaunchResourcePlan
-    code: Kernel | None
-    code_key: str
+
+    @property
+    def code(self) -> Kernel | None:
+        """The generated kernel whose code it runs, None for a ready-made one.
+
+        Launches that compute the same run one kernel.
+        """
+        return None if self.prepared.step is None else self.prepared.step.kernel
 
     @property
     def entry_name(self) -> str:
@@ -66,12 +68,6 @@ class TargetPlan:
     plan: KernelPlan
     kernels: tuple[TargetKernel, ...]
 
-    @property
-    def codes(self) -> tuple[Kernel, ...]:
-        """The generated kernels whose code is to be made, each once."""
-        codes = (kernel.code for kernel in self.kernels if kernel.code is not None)
-        return tuple({kernel.name: kernel for kernel in codes}.values())
-
 
 def plan_target(
     plan: KernelPlan, profile: TargetProfile, pipeline: Pipeline
@@ -82,15 +78,14 @@ def plan_target(
         CapabilityMismatch: the device lacks what a kernel needs, or the format has no
             such kernel.
     """
-    resources = pipeline.run("capabilities", _check, plan, profile, pipeline.context)
-    kernels = pipeline.run("sharing", _share, plan, resources, profile)
+    kernels = pipeline.run("capabilities", _check, plan, profile, pipeline.context)
     return TargetPlan(plan=plan, kernels=kernels)
 
 
 def _check(
     plan: KernelPlan, profile: TargetProfile, context: PassContext
-) -> list[LaunchResourcePlan]:
-    resources = []
+) -> tuple[TargetKernel, ...]:
+    kernels = []
     for kernel in plan.kernels:
         context.place(kernel.opcode, kernel.location)
         if kernel.step is not None:
@@ -98,8 +93,9 @@ def _check(
         elif kernel.entry is not None:
             request = kernel.entry.artifact_request()
             profile.capabilities.check_request(request)
-        resources.append(_possible(kernel, profile))
-    return resources
+        possible = _possible(kernel, profile)
+        kernels.append(TargetKernel(prepared=kernel, launch_resources=possible))
+    return tuple(kernels)
 
 
 def _check_step(
@@ -143,24 +139,3 @@ def _possible(kernel: PreparedKernel, profile: TargetProfile) -> LaunchResourceP
             continue
         kept.append(candidate)
     return attrs.evolve(resources, candidates=tuple(kept))
-
-
-def _share(
-    plan: KernelPlan, resources: list[LaunchResourcePlan], profile: TargetProfile
-) -> tuple[TargetKernel, ...]:
-    """Let launches of kernels that differ in name only run one code."""
-    first: dict[str, Kernel] = {}
-    kernels = []
-    for kernel, possible in zip(plan.kernels, resources, strict=True):
-        code, key = None, ""
-        if kernel.step is not None:
-            form = kernel.step.kernel
-            key = digest(attrs.evolve(form, name="kernel"))
-            code = first.setdefault(key, form)
-            key = digest((key, code.name, profile.format))
-        kernels.append(
-            TargetKernel(
-                prepared=kernel, launch_resources=possible, code=code, code_key=key
-            )
-        )
-    return tuple(kernels)

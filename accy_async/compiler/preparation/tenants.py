@@ -13,11 +13,8 @@ from collections.abc import Sequence
 import attrs
 
 from accy_async.artifact.planned import CompileLaunch
-from accy_async.compiler.preparation.dispatch import (
-    DispatchItem,
-    DispatchPlan,
-    copy_function,
-)
+from accy_async.compiler.preparation.dispatch import DispatchItem, DispatchPlan
+from accy_async.compiler.preparation.extraction import copy_function
 from accy_async.compiler.semantic import Constant, TensorType, Value
 
 __all__ = ["Launch", "Tenancy", "Tenant"]
