@@ -11,8 +11,8 @@ import functools
 import hashlib
 import struct
 from collections.abc import Hashable, Mapping
-from typing import cast
 from enum import Enum
+from typing import cast
 
 import attrs
 

@@ -176,11 +176,9 @@ def test_a_winner_that_is_no_candidate_is_refused() -> None:
 def test_a_family_reader_answers_for_just_what_was_measured() -> None:
     reader = FamilyTuningReader(DEVICE, [FAMILY_RECORD])
     key = FAMILY_RECORD.key
-    assert (
-        reader.resolve(key.format, key.family, key.version, key.problem)
-        == FAMILY_RECORD.target
-    )
-    assert reader.resolve(key.format, key.family, 2, key.problem) is None
+    assert reader.resolve(key) == FAMILY_RECORD.target
+    assert reader.resolve(attrs.evolve(key, version=2)) is None
+    assert FamilyTuningReader(1, [FAMILY_RECORD]).resolve(key) is None
     assert reader.records == (FAMILY_RECORD,)
 
 

@@ -7,6 +7,7 @@ function from the phase before to the next. `prepare` runs them all and gives a
 
 from accy_async.compiler.kernelization import MathTier, TargetProfile
 from accy_async.compiler.preparation.compiling import compile_plan
+from accy_async.compiler.preparation.families import matrix_product_tuning_key
 from accy_async.compiler.preparation.instrumentation import (
     FragmentInstrumentation,
     FragmentPhase,
@@ -22,6 +23,16 @@ from accy_async.compiler.preparation.passes import (
     PhaseStatistics,
     PreparationRun,
 )
+from accy_async.compiler.preparation.recipe import (
+    Recipe,
+    decode_recipe,
+    encode_recipe,
+)
+from accy_async.compiler.preparation.schedules import (
+    matrix_product_problem,
+    row_pipeline_problem,
+    scan_problem,
+)
 
 __all__ = [
     "FragmentCompilerOptions",
@@ -33,7 +44,14 @@ __all__ = [
     "PhaseStatistics",
     "PreparationRun",
     "PreparedJob",
+    "Recipe",
     "TargetProfile",
     "compile_plan",
+    "decode_recipe",
+    "encode_recipe",
+    "matrix_product_problem",
+    "matrix_product_tuning_key",
     "prepare",
+    "row_pipeline_problem",
+    "scan_problem",
 ]

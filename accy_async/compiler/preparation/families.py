@@ -1,20 +1,14 @@
-"""Families of ready-made kernels: their names, and which one serves an operation.
-
-A registry may hold kernels that do just what an operation of the program does. Those
-of the matrix product family are named after their sizes, dtype and thread block::
-
-    accy.kernel.matrix_product.f32.5x7x3.t16x16
-
-for ``[5, 3]`` by ``[3, 7]``, whose buffers are the result, the left and the right
-operand.
-"""
+"""Ready-made kernels of families in the registry, and which one serves an operation."""
 
 from __future__ import annotations
 
 from accy_async.artifact.entry import KernelCallRegistry
-from accy_async.compiler.kernelization.schedules import (
-    MatrixProductSchedule,
-    matrix_product_threads_for_extents,
+from accy_async.compiler.kernelization import TargetProfile
+from accy_async.compiler.kernels.linalg import (
+    MATRIX_PRODUCT_FAMILY,
+    MATRIX_PRODUCT_FAMILY_VERSION,
+    MatrixProduct,
+    matrix_product_family_target,
 )
 from accy_async.compiler.preparation.schedules import MatrixExtents, Schedules
 from accy_async.compiler.semantic import (
@@ -23,35 +17,22 @@ from accy_async.compiler.semantic import (
     OperandEffect,
     TensorType,
 )
-from accy_async.dtypes import DType
+from accy_async.tuning.records import FamilyTuningKey
 
-__all__ = [
-    "MATRIX_PRODUCT_FAMILY",
-    "MATRIX_PRODUCT_VERSION",
-    "matrix_product_call",
-    "matrix_product_name",
-    "matrix_product_target",
-]
-
-MATRIX_PRODUCT_FAMILY = "accy.kernel.matrix_product"
-"""The family's name, with which its kernels' names begin."""
-
-MATRIX_PRODUCT_VERSION = 1
-"""The version of what the family's kernels take and give."""
+__all__ = ["matrix_product_call", "matrix_product_tuning_key"]
 
 
-def matrix_product_name(extents: MatrixExtents, dtype: DType) -> str:
-    """A problem in the family's words: ``f32.5x7x3`` for m, n, k."""
-    return f"{dtype}.{extents.m}x{extents.n}x{extents.k}"
-
-
-def matrix_product_target(
-    extents: MatrixExtents, dtype: DType, schedule: MatrixProductSchedule
-) -> str:
-    """The name of the family's kernel for a problem and a thread block."""
-    threads = schedule.thread_blocks
-    problem = matrix_product_name(extents, dtype)
-    return f"{MATRIX_PRODUCT_FAMILY}.{problem}.t{threads.x}x{threads.y}"
+def matrix_product_tuning_key(
+    profile: TargetProfile, product: MatrixProduct
+) -> FamilyTuningKey:
+    """Under which a measurement of the family's kernels for a problem is kept."""
+    return FamilyTuningKey(
+        device=profile.capabilities.fingerprint,
+        format=profile.format,
+        family=MATRIX_PRODUCT_FAMILY,
+        version=MATRIX_PRODUCT_FAMILY_VERSION,
+        problem=product.problem_name,
+    )
 
 
 def matrix_product_call(
@@ -72,31 +53,28 @@ def matrix_product_call(
     """
     if not _is_plain(op, lhs, rhs):
         return None
-    extents = MatrixExtents.of(op, lhs, rhs)
     schedule = schedules.matrix_product(op, lhs, rhs)
+    extents = MatrixExtents.of(op, lhs, rhs)
+    product = MatrixProduct(
+        m=extents.m,
+        n=extents.n,
+        k=extents.k,
+        dtype=lhs.dtype,
+        accumulation_dtype=op.accumulate,
+        threads=None if schedule is None else schedule.thread_blocks,
+    )
     target = None
     if schedule is None and schedules.family_tuning is not None:
-        target = schedules.family_tuning.resolve(
-            schedules.profile.format,
-            MATRIX_PRODUCT_FAMILY,
-            MATRIX_PRODUCT_VERSION,
-            matrix_product_name(extents, lhs.dtype),
-        )
+        key = matrix_product_tuning_key(schedules.profile, product)
+        target = schedules.family_tuning.resolve(key)
     if target is None:
-        threads = matrix_product_threads_for_extents(
-            extents.m, extents.n, backend=schedules.profile.backend
-        )
-        target = matrix_product_target(
-            extents,
-            lhs.dtype,
-            schedule or MatrixProductSchedule(thread_blocks=threads),
-        )
-    entry = registry.find(target, MATRIX_PRODUCT_VERSION, schedules.profile.format)
-    if entry is None:
+        target = matrix_product_family_target(product, schedules.profile.backend)
+    version = MATRIX_PRODUCT_FAMILY_VERSION
+    if registry.find(target, version, schedules.profile.format) is None:
         return None
     return KernelCall(
         target,
-        MATRIX_PRODUCT_VERSION,
+        version,
         (OperandEffect.READ, OperandEffect.READ),
         op.result_types((lhs, rhs)),
         (None,),
@@ -104,10 +82,10 @@ def matrix_product_call(
 
 
 def _is_plain(op: DotGeneral, lhs: TensorType, rhs: TensorType) -> bool:
-    """Whether it is ``[m, k]`` by ``[k, n]``, kept in the operands' own dtype."""
+    """Whether it is ``[m, k]`` by ``[k, n]``, given in the operands' own dtype."""
     return (
         lhs.rank == rhs.rank == 2
         and op.lhs_contracting == (1,)
         and op.rhs_contracting == (0,)
-        and op.accumulate is op.result is lhs.dtype
+        and op.result is lhs.dtype
     )

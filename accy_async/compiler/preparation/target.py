@@ -89,7 +89,7 @@ def _check(
     for kernel in plan.kernels:
         context.place(kernel.opcode, kernel.location)
         if kernel.step is not None:
-            _check_step(plan, kernel, kernel.step, profile)
+            _check_step(kernel, kernel.step, profile)
         elif kernel.entry is not None:
             request = kernel.entry.artifact_request()
             profile.capabilities.check_request(request)
@@ -99,11 +99,12 @@ def _check(
 
 
 def _check_step(
-    plan: KernelPlan, kernel: PreparedKernel, step: KernelStep, profile: TargetProfile
+    kernel: PreparedKernel, step: KernelStep, profile: TargetProfile
 ) -> None:
     capabilities = profile.capabilities
     where = f"{kernel.opcode} in {profile.format} on {capabilities.identity.name}"
-    read = {plan.slots[a.slot_id].dtype for a in kernel.arguments if not a.is_written}
+    arguments = zip(kernel.arguments, kernel.layouts, strict=True)
+    read = {type.dtype for argument, type in arguments if not argument.is_written}
     refused = read & _REFUSED.get((profile.format, kernel.kind), frozenset())
     if refused:
         raise CapabilityMismatch(

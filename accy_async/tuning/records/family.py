@@ -136,17 +136,12 @@ class FamilyTuningReader:
         """The records, one for each key."""
         return self._cache.export_records()
 
-    def resolve(
-        self, format: ArtifactFormat, family: str, version: int, problem: str
-    ) -> str | None:
-        """The winner's name, or None where nothing was measured on just this."""
-        record = self._cache.find(
-            FamilyTuningKey(
-                device=self.device,
-                format=format,
-                family=family,
-                version=version,
-                problem=problem,
-            )
-        )
+    def resolve(self, key: FamilyTuningKey) -> str | None:
+        """The winner's name, or None where nothing was measured on just this.
+
+        A key of another device finds nothing: what was measured there does not count.
+        """
+        if key.device != self.device:
+            return None
+        record = self._cache.find(key)
         return None if record is None else record.target
