@@ -7,10 +7,9 @@ front so that no two values share an encoding, and hashed with SHA-256 (FIPS
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import struct
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import cast
 
@@ -98,30 +97,35 @@ def _write_compound(out: bytearray, value: object) -> None:
         pairs = sorted(canonical_bytes(pair) for pair in value.items())
         _part(out, b"M", b"".join(pairs))
     elif attrs.has(type(value)):
-        _write_fields(out, value)
+        _write_fields(out, cast("attrs.AttrsInstance", value))
     else:
         raise InvalidType(
             "fingerprint", value, "a value made of attrs classes, enums and plain data"
         )
 
 
-@functools.cache
-def _fields(kind: Hashable) -> tuple[tuple[str, bool, object], ...]:
-    """Name, whether it is left out at its default, and default of each field."""
-    return tuple(
-        (field.name, "fingerprint" in field.metadata, field.default)
-        for field in attrs.fields(cast("type[attrs.AttrsInstance]", kind))
-        if field.eq
-    )
+_FIELDS: dict[type, tuple[tuple[str, bool, object], ...]] = {}
+"""For each class its fields: name, whether left out at its default, the default."""
 
 
-def _write_fields(out: bytearray, value: object) -> None:
+def _fields(value: attrs.AttrsInstance) -> tuple[tuple[str, bool, object], ...]:
     kind = type(value)
+    found = _FIELDS.get(kind)
+    if found is None:
+        found = _FIELDS[kind] = tuple(
+            (field.name, "fingerprint" in field.metadata, field.default)
+            for field in attrs.fields(kind)
+            if field.eq
+        )
+    return found
+
+
+def _write_fields(out: bytearray, value: attrs.AttrsInstance) -> None:
     whole = _begin(out, b"A")
     named = _begin(out, b"T")
-    _write(out, kind.__name__)
+    _write(out, type(value).__name__)
     fields = _begin(out, b"T")
-    for name, is_added, default in _fields(kind):
+    for name, is_added, default in _fields(value):
         held = getattr(value, name)
         if is_added and held == default:
             continue
