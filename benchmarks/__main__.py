@@ -6,7 +6,7 @@ import importlib
 import sys
 
 NAMES = (
-    *("launch_cost", "bandwidth", "startup", "waking", "ticker"),
+    *("launch_cost", "bandwidth", "fragments", "startup", "waking", "ticker"),
     *("graph_cost", "graph_liveness", "graph_overlap", "graph_fairness"),
 )
 

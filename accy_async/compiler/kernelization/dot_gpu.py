@@ -23,6 +23,8 @@ from accy_async.compiler.kernelization.schedules import Threads2D
 __all__ = ["GpuTiling", "write_gpu_product"]
 
 _NEIGHBOURS = 4
+_PADDING = 4
+"""Elements between the columns of the left tile, which threads write across banks."""
 
 
 @attrs.frozen
@@ -65,7 +67,8 @@ class _Writer:
         self.a, self.product, self.tiling = a, product, tiling
         self.size = product.extents
         dtype = product.dtype
-        self.left = a.k.shared("left", dtype, tiling.depth * tiling.m)
+        self.pitch = tiling.m + _PADDING
+        self.left = a.k.shared("left", dtype, tiling.depth * self.pitch)
         self.right = a.k.shared("right", dtype, tiling.depth * tiling.n)
         self.sums = [
             [a.k.thread_variable(f"sum{i}_{j}", dtype) for j in range(tiling.columns)]
@@ -114,7 +117,7 @@ class _Writer:
             for turn, inside in self._turns(tiling.m * tiling.depth):
                 with self._where(inside), a.places.scope():
                     y, depth = turn / tiling.depth, turn % tiling.depth
-                    at = a.k.let(None, depth * tiling.m + y)
+                    at = a.k.let(None, depth * self.pitch + y)
                     place = (batch, a.k.let(None, row + y), begin + depth)
                     fits = (place[1] < size.m) & (place[2] < size.k)
                     self._put(
@@ -173,7 +176,7 @@ class _Writer:
                 for place in self._own(x, tiling.threads.x, tiling.columns)
             ]
             with a.k.count("depth", a.number(0), a.number(tiling.depth)) as depth:
-                lefts = [self.left[depth * tiling.m + i] for i in rows]
+                lefts = [self.left[depth * self.pitch + i] for i in rows]
                 rights = [self.right[depth * tiling.n + j] for j in columns]
                 for left, sums in zip(lefts, self.sums, strict=True):
                     for right, total in zip(rights, sums, strict=True):
