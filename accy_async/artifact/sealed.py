@@ -22,7 +22,7 @@ import struct
 
 from accy_async.errors import InvalidArtifact
 
-__all__ = ["MOST_PAYLOAD_BYTES", "seal", "sealed_size", "unseal"]
+__all__ = ["MOST_PAYLOAD_BYTES", "seal", "sealed_label", "sealed_size", "unseal"]
 
 MOST_PAYLOAD_BYTES = 1 << 30
 """The largest payload that is sealed or read."""
@@ -99,3 +99,26 @@ def unseal(record: bytes, schema: str, key: str) -> bytes:
     if view[at_key:at_payload] != key.encode():
         raise InvalidArtifact("of another key", offset=at_key)
     return bytes(view[at_payload:at_checksum])
+
+
+def sealed_label(record: bytes) -> tuple[str, str] | None:
+    """The schema and the key of a whole and undamaged record, whatever they are.
+
+    For messages: it says what was brought where something else was expected. None
+    where the record is not whole.
+    """
+    if len(record) < _HEADER.size:
+        return None
+    magic, version, name_bytes, key_bytes, payload_bytes = _HEADER.unpack_from(record)
+    at_key = _HEADER.size + name_bytes
+    at_payload = at_key + key_bytes
+    size = at_payload + payload_bytes + _CHECKSUM_BYTES
+    if (magic, version, len(record)) != (_MAGIC, _VERSION, size):
+        return None
+    try:
+        schema = record[_HEADER.size : at_key].decode()
+        key = record[at_key:at_payload].decode()
+        unseal(record, schema, key)
+    except (UnicodeDecodeError, InvalidArtifact):
+        return None
+    return schema, key

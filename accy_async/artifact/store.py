@@ -206,9 +206,17 @@ class ArtifactStore:
         """Remove an entry; True if it was there."""
         return _unlink(self._path(schema, key))
 
-    def entries(self) -> tuple[StoreEntry, ...]:
-        """Every entry, the one used longest ago first."""
-        found = [entry for _, entry in self._scan()]
+    def entries(self, schema: str | None = None) -> tuple[StoreEntry, ...]:
+        """Every entry, the one used longest ago first.
+
+        Args:
+            schema: only those of this one.
+        """
+        found = [
+            entry
+            for _, entry in self._scan()
+            if schema is None or entry.schema == schema
+        ]
         return tuple(sorted(found, key=lambda entry: entry.used_at))
 
     def prune(

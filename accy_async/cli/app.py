@@ -28,6 +28,7 @@ from accy_async.cli.terminal import (
     write_json,
 )
 from accy_async.cli.trace import trace
+from accy_async.cli.tune import tune_app
 from accy_async.errors import BackendUnavailable
 
 __all__ = ["run_command"]
@@ -169,6 +170,7 @@ def _app() -> App:
     for command in _COMMANDS.values():
         app.command(command)
     app.command(cache_app())
+    app.command(tune_app())
     return app
 
 
@@ -176,7 +178,7 @@ def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:
     """What is wrong with the arguments, and whose help says more."""
     text = " ".join(str(error).split())
     command = next(
-        (name for name in arguments if name in _COMMANDS or name == "cache"), None
+        (name for name in arguments if name in (*_COMMANDS, "cache", "tune")), None
     )
     if command == "trace" and isinstance(error, MissingArgumentError):
         text = "trace expects a FILE, as save_trace writes it"

@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 from accy_async.artifact.fingerprint import canonical_bytes
 from accy_async.errors import InvalidType
-from accy_async.tuning.records.measured import TuningRecord
+from accy_async.tuning.records.measured import KeptRecord
 
 __all__ = ["RecordCache"]
 
-_R = TypeVar("_R", bound=TuningRecord)
+_R = TypeVar("_R", bound=KeptRecord)
 
 
 class RecordCache(Generic[_R]):
@@ -40,12 +40,21 @@ class RecordCache(Generic[_R]):
         """
         given = tuple(records)
         for index, record in enumerate(given):
-            if not isinstance(record, TuningRecord):
-                raise InvalidType(f"records[{index}]", record, "a TuningRecord")
+            if not isinstance(record, KeptRecord):
+                raise InvalidType(f"records[{index}]", record, "a record")
         for record in given:
             kept = self._best.get(record.identity)
             if kept is None or record.is_better_than(kept):
                 self._best[record.identity] = record
+
+    def replace_records(self, records: Iterable[_R]) -> None:
+        """Forget everything, and take these in; nothing changes where one is refused.
+
+        Raises:
+            InvalidType: one is no record.
+        """
+        fresh = RecordCache(records)
+        self._best = fresh._best
 
     def export_records(self) -> tuple[_R, ...]:
         """All records, in an order that follows from what they are of."""

@@ -9,13 +9,38 @@ from accy_async.errors import InvalidValue
 from accy_async.tuning.records.binary import RecordReader, RecordWriter
 from accy_async.values import integer
 
-__all__ = ["TuningRecord", "read_measurement", "write_measurement"]
+__all__ = ["KeptRecord", "TuningRecord", "read_measurement", "write_measurement"]
 
 _U64 = integer(0, 2**64 - 1)
 
 
+class KeptRecord:
+    """Anything of which the better one is kept: records of every kind are."""
+
+    @property
+    def identity(self) -> object:
+        """What it is a record of; two of one identity compete."""
+        raise NotImplementedError
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Median time in nanoseconds, and samples that it is of."""
+        raise NotImplementedError
+
+    def is_better_than(self, other: KeptRecord) -> bool:
+        """Whether to keep it rather than another of the same identity.
+
+        The faster one; of equally fast ones that with more samples; of these any,
+        but always the same one.
+        """
+        (my_ns, my_count), (its_ns, its_count) = self.rank, other.rank
+        if (my_ns, my_count) != (its_ns, its_count):
+            return (my_ns, -my_count) < (its_ns, -its_count)
+        return canonical_bytes(self) < canonical_bytes(other)
+
+
 @attrs.frozen(kw_only=True)
-class TuningRecord:
+class TuningRecord(KeptRecord):
     """A winner and how well it is known; its kinds say what won.
 
     Attributes:
@@ -37,21 +62,9 @@ class TuningRecord:
             )
 
     @property
-    def identity(self) -> object:
-        """What it is a record of; two of one identity compete."""
-        raise NotImplementedError
-
-    def is_better_than(self, other: TuningRecord) -> bool:
-        """Whether to keep it rather than another of the same identity.
-
-        The faster one; of equally fast ones that with more samples; of these any,
-        but always the same one.
-        """
-        mine = (self.winner_median_ns, -self.sample_count)
-        others = (other.winner_median_ns, -other.sample_count)
-        if mine != others:
-            return mine < others
-        return canonical_bytes(self) < canonical_bytes(other)
+    def rank(self) -> tuple[int, int]:
+        """The winner's median, and its samples."""
+        return self.winner_median_ns, self.sample_count
 
 
 def write_measurement(writer: RecordWriter, record: TuningRecord) -> None:

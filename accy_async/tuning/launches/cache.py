@@ -1,0 +1,209 @@
+"""The winners that are known, found again by all that they were measured on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from accy_async.errors import LaunchArgumentMismatch
+from accy_async.tuning.choice import LaunchCandidateMeasurement
+from accy_async.tuning.launches.candidates import (
+    LaunchCandidateRecord,
+    check_record,
+)
+from accy_async.tuning.launches.key import LaunchTuningCacheKey
+from accy_async.tuning.launches.records import (
+    LaunchTuningCacheRecord,
+    decode_launch_tuning_artifact,
+    encode_launch_tuning_artifact,
+)
+from accy_async.tuning.records.cache import RecordCache
+
+if TYPE_CHECKING:
+    from accy_async.artifact.planned import PlannedKernel
+    from accy_async.backends.capabilities import Capabilities
+
+__all__ = ["LaunchTuningCache", "best_measurement", "is_tunable"]
+
+_log = logging.getLogger("accy_async.tuning")
+
+
+def is_tunable(kernel: PlannedKernel) -> bool:
+    """Whether there is anything to choose: more than one candidate, and some work."""
+    resources = kernel.launch_resources
+    return resources.candidate_count > 1 and resources.geometry.block_count > 0
+
+
+def best_measurement(
+    measurements: Sequence[LaunchCandidateMeasurement],
+) -> LaunchCandidateMeasurement | None:
+    """The fastest; of equally fast ones that with more samples, then the first."""
+    return min(
+        measurements,
+        key=lambda one: (one.median_ns, -one.sample_count, one.candidate_index),
+        default=None,
+    )
+
+
+class LaunchTuningCache:
+    """Winners for kernels of one device; those of others are carried along unused.
+
+    Args:
+        capabilities: the device's.
+        records: to begin with.
+    """
+
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        records: Iterable[LaunchTuningCacheRecord] = (),
+    ) -> None:
+        self.capabilities = capabilities
+        self._records: RecordCache[LaunchTuningCacheRecord] = RecordCache(records)
+        self._told: set[LaunchTuningCacheKey] = set()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def records(self) -> tuple[LaunchTuningCacheRecord, ...]:
+        """All of them, in an order that follows from their keys."""
+        return self._records.export_records()
+
+    def import_records(self, records: Iterable[LaunchTuningCacheRecord]) -> None:
+        """Take records in; of two for one key the better one stays.
+
+        Raises:
+            InvalidType: one is no record; nothing changed.
+        """
+        self._records.import_records(records)
+
+    def record_candidates(
+        self, kernel: PlannedKernel, records: Sequence[LaunchCandidateRecord]
+    ) -> LaunchTuningCacheRecord | None:
+        """Keep the best of a kernel's measured candidates.
+
+        Returns:
+            What it comes to; None where there is nothing to choose, or no record.
+
+        Raises:
+            LaunchArgumentMismatch: a record is not of this kernel as it is now;
+                nothing changed.
+        """
+        for record in records:
+            check_record(kernel, record)
+        best = best_measurement([record.measurement for record in records])
+        if best is None or not is_tunable(kernel):
+            return None
+        found = LaunchTuningCacheRecord(
+            key=LaunchTuningCacheKey.of(self.capabilities, kernel), selection=best
+        )
+        self._records.import_records([found])
+        return found
+
+    def record_all(
+        self, kernels: Sequence[PlannedKernel], records: Sequence[LaunchCandidateRecord]
+    ) -> tuple[LaunchTuningCacheRecord, ...]:
+        """`record_candidates` for records of several kernels: all, or none.
+
+        Raises:
+            LaunchArgumentMismatch: a record is of no kernel given, or not as it is
+                now; nothing changed.
+        """
+        by_id = {kernel.kernel_id: kernel for kernel in kernels}
+        grouped: dict[int, list[LaunchCandidateRecord]] = {}
+        for record in records:
+            number = record.kernel.kernel_id
+            if number not in by_id:
+                raise LaunchArgumentMismatch(
+                    f"launch candidate record of kernel {number}: there is none"
+                )
+            check_record(by_id[number], record)
+            grouped.setdefault(number, []).append(record)
+        found = [
+            self.record_candidates(by_id[number], group)
+            for number, group in grouped.items()
+        ]
+        return tuple(one for one in found if one is not None)
+
+    def selection(self, kernel: PlannedKernel) -> LaunchCandidateMeasurement | None:
+        """The winner for a kernel, None where nothing was measured on just this.
+
+        A record that differs only in the driver's version is not used; that is logged,
+        once.
+        """
+        if not is_tunable(kernel):
+            return None
+        key = LaunchTuningCacheKey.of(self.capabilities, kernel)
+        record = self._records.find(key)
+        if record is None:
+            self._tell_of_near(kernel, key)
+            return None
+        return attrs.evolve(record.selection, kernel_id=kernel.kernel_id)
+
+    def forget(self, kernel: PlannedKernel) -> bool:
+        """Drop the winner of a kernel, as one that failed to launch; True if known."""
+        key = LaunchTuningCacheKey.of(self.capabilities, kernel)
+        if self._records.find(key) is None:
+            return False
+        self._records.replace_records(
+            record for record in self._records.export_records() if record.key != key
+        )
+        return True
+
+    def import_artifact(self, artifact: bytes) -> int:
+        """Take in all records of an artifact.
+
+        Returns:
+            How many it has.
+
+        Raises:
+            InvalidArtifact: it cannot be read; nothing changed.
+        """
+        records = decode_launch_tuning_artifact(artifact)
+        self._records.import_records(records)
+        self._tell_of_foreign(records)
+        return len(records)
+
+    def replace_artifact(self, artifact: bytes) -> int:
+        """Forget everything, and take in an artifact; an empty one is none.
+
+        Raises:
+            InvalidArtifact: it cannot be read; nothing changed.
+        """
+        records = decode_launch_tuning_artifact(artifact) if artifact else ()
+        self._records.replace_records(records)
+        self._tell_of_foreign(records)
+        return len(records)
+
+    def export_artifact(self) -> bytes:
+        """All records as an artifact; those of other devices are among them."""
+        return encode_launch_tuning_artifact(self._records.export_records())
+
+    def _tell_of_foreign(self, records: Sequence[LaunchTuningCacheRecord]) -> None:
+        mine = (self.capabilities.identity.backend, self.capabilities.fingerprint)
+        foreign = sum((one.key.backend, one.key.device) != mine for one in records)
+        if foreign:
+            _log.info(
+                "%d of %d launch records are of other devices than %s: kept, not used",
+                foreign,
+                len(records),
+                self.capabilities.identity.device,
+            )
+
+    def _tell_of_near(self, kernel: PlannedKernel, key: LaunchTuningCacheKey) -> None:
+        if key in self._told:
+            return
+        self._told.add(key)
+        for record in self._records.export_records():
+            if record.key.on_driver(key.driver) == key:
+                _log.info(
+                    "kernel %s was tuned on driver %r, this is %r: measure again",
+                    kernel.entry_name,
+                    record.key.driver,
+                    key.driver,
+                )
+                return

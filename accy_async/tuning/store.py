@@ -1,0 +1,253 @@
+"""Tuning records on disk, in the user's cache folder, for any number of processes.
+
+Each record is a file of its own, an artifact of one record, named after what it is a
+record of and what it says. So nobody rewrites what another wrote, two writers of one
+record write the same file, and no record is lost whatever happens between them. Of
+two records of one thing the worse one's file is removed by whoever reads both: never
+the better one's. What is damaged or of a newer version is left where it is, and not
+used.
+
+Everything here reads and writes files: on an event loop, call it on a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from accy_async.artifact.fingerprint import digest
+from accy_async.artifact.store import ArtifactStore, default_store
+from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
+from accy_async.tuning.launches.records import LAUNCH_CODEC
+from accy_async.tuning.records.codec import RecordCodec
+from accy_async.tuning.records.family import FAMILY_CODEC
+from accy_async.tuning.records.measured import KeptRecord
+from accy_async.tuning.records.schedule import ScheduleFamily, schedule_codec
+
+__all__ = ["CODECS", "TuningStore", "codec_of_artifact", "default_tuning_store"]
+
+TUNING_FOLDER = "tuning"
+MOST_TUNING_BYTES = 1 << 26
+"""What records may take on disk: some hundred thousand of them."""
+
+_AnyCodec = RecordCodec[Any]
+
+_ALL: tuple[_AnyCodec, ...] = (
+    LAUNCH_CODEC,
+    FAMILY_CODEC,
+    *(schedule_codec(family) for family in ScheduleFamily),
+)
+
+CODECS: dict[str, _AnyCodec] = {codec.schema: codec for codec in _ALL}
+"""How each kind of record is written, by the kind's name."""
+
+
+@attrs.frozen
+class _Kept:
+    """A record in its file."""
+
+    key: str
+    record: KeptRecord
+
+
+class TuningStore:
+    """Records in a folder; see the module. Safe from any thread, and any process.
+
+    Args:
+        store: where the files are.
+
+    Raises:
+        InvalidType: it is no store.
+    """
+
+    def __init__(self, store: ArtifactStore) -> None:
+        if not isinstance(store, ArtifactStore):
+            raise InvalidType("TuningStore.store", store, "an ArtifactStore")
+        self.files = store
+
+    def __repr__(self) -> str:
+        return f"TuningStore({str(self.files.folder)!r})"
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self.files.folder
+
+    def load(self, kind: str) -> tuple[Any, ...]:
+        """The best record of each thing.
+
+        Args:
+            kind: one of `CODECS`.
+
+        Raises:
+            InvalidValue: there is no such kind.
+        """
+        best = self._best(kind)
+        return tuple(best[identity].record for identity in sorted(best))
+
+    def keep(self, kind: str, records: Iterable[KeptRecord]) -> int:
+        """Keep records, for this process and all others.
+
+        Returns:
+            How many are kept: fewer than were given where the disk takes none, which
+            is logged.
+
+        Raises:
+            InvalidValue: there is no such kind.
+            InvalidType: a record is of another kind; none was kept.
+        """
+        codec = _codec(kind)
+        given = tuple(records)
+        artifacts = [codec.encode([record]) for record in given]
+        return sum(
+            self.files.put(_schema(codec), _file_key(record), artifact)
+            for record, artifact in zip(given, artifacts, strict=True)
+        )
+
+    def counts(self) -> dict[str, int]:
+        """How many records there are, by kind; kinds that have none are left out."""
+        found = {kind: len(self._best(kind)) for kind in CODECS}
+        return {kind: count for kind, count in found.items() if count}
+
+    def export(self, kind: str) -> bytes:
+        """All records of a kind as one artifact.
+
+        Raises:
+            InvalidValue: there is no such kind.
+            InvalidArtifact: they are too many for one.
+        """
+        return _codec(kind).encode(self.load(kind))
+
+    def import_artifact(self, artifact: bytes) -> tuple[str, int]:
+        """Keep all records of an artifact.
+
+        Returns:
+            Their kind, and how many there are.
+
+        Raises:
+            InvalidArtifact: it cannot be read; nothing was kept.
+        """
+        codec = codec_of_artifact(artifact)
+        records = codec.decode(artifact)
+        self.keep(codec.schema, records)
+        return codec.schema, len(records)
+
+    def prune(self, kind: str | None = None) -> int:
+        """Remove files that are of no use.
+
+        They are damaged, or records of what there is a better one of. What killed
+        writers left goes too.
+
+        Args:
+            kind: only of this kind; of every kind if left out.
+
+        Returns:
+            How many records were removed.
+
+        Raises:
+            InvalidValue: there is no such kind.
+        """
+        removed = 0
+        for codec in CODECS.values() if kind is None else [_codec(kind)]:
+            schema = _schema(codec)
+            before = {entry.key for entry in self.files.entries(schema)}
+            whole = {one.key for one in self._read(codec)}
+            for key in before - whole:
+                removed += self.files.remove(schema, key)
+            best = self._best(codec.schema)
+            removed += len(whole) - len(best)
+        return removed + self.files.prune().removed
+
+    def clear(self, kind: str | None = None) -> int:
+        """Remove every record, of one kind or of all; returns how many files.
+
+        Raises:
+            InvalidValue: there is no such kind.
+        """
+        removed = 0
+        for codec in CODECS.values() if kind is None else [_codec(kind)]:
+            schema = _schema(codec)
+            for entry in self.files.entries(schema):
+                removed += self.files.remove(schema, entry.key)
+        return removed
+
+    # Within
+
+    def _read(self, codec: _AnyCodec) -> Iterator[_Kept]:
+        schema = _schema(codec)
+        for entry in self.files.entries(schema):
+            artifact = self.files.get(schema, entry.key)
+            if artifact is None:  # damaged, which was logged, or gone since
+                continue
+            try:
+                records = codec.decode(artifact)
+            except InvalidArtifact:
+                continue
+            if len(records) == 1 and _file_key(records[0]) == entry.key:
+                yield _Kept(entry.key, records[0])
+
+    def _best(self, kind: str) -> dict[str, _Kept]:
+        """The best of each identity; files of worse ones are removed."""
+        codec = _codec(kind)
+        best: dict[str, _Kept] = {}
+        for one in self._read(codec):
+            identity = digest(one.record.identity)
+            other = best.get(identity)
+            if other is None:
+                best[identity] = one
+                continue
+            is_better = one.record.is_better_than(other.record)
+            best[identity], worse = (one, other) if is_better else (other, one)
+            self.files.remove(_schema(codec), worse.key)
+        return best
+
+
+def default_tuning_store() -> TuningStore | None:
+    """The user's own; None where ``ACCY_ASYNC_CACHE_DIR`` is empty."""
+    whole = default_store()
+    if whole is None:
+        return None
+    return TuningStore(
+        ArtifactStore(whole.folder / TUNING_FOLDER, max_bytes=MOST_TUNING_BYTES)
+    )
+
+
+def codec_of_artifact(artifact: bytes) -> _AnyCodec:
+    """The codec of the kind that an artifact is of.
+
+    Raises:
+        InvalidType: it is not bytes.
+        InvalidArtifact: it is of no kind, or of a version that is not read; the
+            kinds' refusals are named.
+    """
+    refusal: InvalidArtifact | None = None
+    for codec in CODECS.values():
+        try:
+            codec.decode(artifact)
+        except InvalidArtifact as error:
+            if f"this is {codec.schema} " in str(error):
+                raise  # of this kind, in a version that is not read
+            refusal = error
+        else:
+            return codec
+    assert refusal is not None
+    raise InvalidArtifact(
+        f"no tuning artifact: {refusal.args[0].partition(': ')[2]}"
+    ) from refusal
+
+
+def _codec(kind: str) -> _AnyCodec:
+    if kind not in CODECS:
+        raise InvalidValue("kind", kind, "one of " + ", ".join(CODECS))
+    return CODECS[kind]
+
+
+def _schema(codec: _AnyCodec) -> str:
+    return f"{codec.schema}-{codec.version}"
+
+
+def _file_key(record: KeptRecord) -> str:
+    return digest((record.identity, record))

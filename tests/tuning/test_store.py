@@ -1,0 +1,214 @@
+"""Records on disk: many writers lose none, damage is a miss, the best one stays."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+
+from accy_async.artifact.store import CACHE_FOLDER_VARIABLE, ArtifactStore
+from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
+from accy_async.tuning.launches import LaunchTuningCacheRecord
+from accy_async.tuning.records import encode_family_tuning_artifact
+from accy_async.tuning.store import (
+    CODECS,
+    TuningStore,
+    codec_of_artifact,
+    default_tuning_store,
+)
+from tests.tuning.samples import cache_record, kernel
+from tests.tuning.test_records import FAMILY_RECORD, RECORD
+
+KIND = "launch_tuning"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TuningStore:
+    return TuningStore(ArtifactStore(tmp_path))
+
+
+def numbered(number: int, median_ns: int = 200) -> LaunchTuningCacheRecord:
+    """A record of its own for every number."""
+    return cache_record(kernel(element_count=number), 1, median_ns)
+
+
+def files(store: TuningStore) -> list[Path]:
+    return sorted(store.folder.glob("*/??/*.sealed"))
+
+
+def test_every_kind_comes_back(store: TuningStore) -> None:
+    launches = [numbered(number) for number in range(20)]
+    assert store.keep(KIND, launches) == 20
+    store.keep("family_tuning", [FAMILY_RECORD])
+    store.keep("matrix_product_schedule_tuning", [RECORD])
+    again = TuningStore(ArtifactStore(store.folder))
+    assert set(again.load(KIND)) == set(launches)
+    assert again.load("family_tuning") == (FAMILY_RECORD,)
+    assert again.load("matrix_product_schedule_tuning") == (RECORD,)
+    assert again.counts() == {
+        KIND: 20,
+        "family_tuning": 1,
+        "matrix_product_schedule_tuning": 1,
+    }
+
+
+def test_the_best_stays_and_the_others_files_go(store: TuningStore) -> None:
+    for median in (500, 200, 300):
+        store.keep(KIND, [numbered(1, median)])
+    store.keep(KIND, [numbered(2, 900)])
+    assert set(store.load(KIND)) == {numbered(1, 200), numbered(2, 900)}
+    assert len(files(store)) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
+def test_damaged_files_are_a_miss_and_are_pruned(
+    store: TuningStore, damage: str
+) -> None:
+    store.keep(KIND, [numbered(number) for number in range(5)])
+    victim = files(store)[2]
+    whole = victim.read_bytes()
+    for place in range(0, len(whole), 7):
+        changed = bytearray(whole)
+        changed[place] ^= 0x10
+        victim.write_bytes(
+            {"cut": whole[:place], "changed": bytes(changed), "empty": b""}[damage]
+        )
+        assert len(store.load(KIND)) == 4
+    assert store.prune() == 1
+    assert len(files(store)) == 4
+    assert store.prune() == 0
+
+
+def test_an_artifact_is_exported_and_taken_in_elsewhere(
+    store: TuningStore, tmp_path: Path
+) -> None:
+    store.keep(KIND, [numbered(1), numbered(2)])
+    other = TuningStore(ArtifactStore(tmp_path / "other"))
+    assert other.import_artifact(store.export(KIND)) == (KIND, 2)
+    assert set(other.load(KIND)) == set(store.load(KIND))
+    assert (
+        codec_of_artifact(encode_family_tuning_artifact([]))
+        is (CODECS["family_tuning"])
+    )
+
+
+def test_what_cannot_be_read_is_refused_and_changes_nothing(
+    store: TuningStore,
+) -> None:
+    store.keep(KIND, [numbered(1)])
+    artifact = store.export(KIND)
+    for wrong in (b"", b"junk", artifact[:-1], artifact + b"\0"):
+        with pytest.raises(InvalidArtifact, match="no tuning artifact"):
+            store.import_artifact(wrong)
+    with pytest.raises(InvalidValue, match="kind"):
+        store.load("nothing")
+    with pytest.raises(InvalidType):
+        store.keep("family_tuning", [numbered(1)])
+    assert len(files(store)) == 1
+
+
+def test_clearing_removes_one_kind_or_all(store: TuningStore) -> None:
+    store.keep(KIND, [numbered(1), numbered(2)])
+    store.keep("family_tuning", [FAMILY_RECORD])
+    assert store.clear(KIND) == 2
+    assert store.counts() == {"family_tuning": 1}
+    assert store.clear() == 1
+    assert files(store) == []
+
+
+def test_the_users_own_store_is_beside_the_compiled_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_FOLDER_VARIABLE, str(tmp_path))
+    store = default_tuning_store()
+    assert store is not None
+    store.keep(KIND, [numbered(1)])
+    code = ArtifactStore(tmp_path)
+    code.clear()
+    assert len(store.load(KIND)) == 1
+    monkeypatch.setenv(CACHE_FOLDER_VARIABLE, "")
+    assert default_tuning_store() is None
+
+
+def test_a_folder_that_takes_no_files_costs_the_records_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the folder would be")
+    store = TuningStore(ArtifactStore(blocked))
+    assert store.keep(KIND, [numbered(1)]) == 0
+    assert store.load(KIND) == ()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from accy_async.artifact.store import ArtifactStore
+from accy_async.tuning.store import TuningStore
+from tests.tuning.test_store import KIND, numbered
+store = TuningStore(ArtifactStore(Path(sys.argv[1])))
+me, ends = int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
+number = 0
+while time.monotonic() < ends:
+    # One that only this process writes, and one that all write, each better.
+    store.keep(KIND, [numbered(1000 * me + number)])
+    store.keep(KIND, [numbered(999_999, 10**6 - 10 * number - me)])
+    number += 1
+    print(number, flush=True)
+"""
+
+
+def write(folder: Path, me: int, seconds: float) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(me), str(seconds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_eight_writers_lose_no_record(store: TuningStore) -> None:
+    writers = {me: write(store.folder, me, 2.0) for me in range(1, 9)}
+    counts = {}
+    for me, writer in writers.items():
+        out, _ = writer.communicate(timeout=60)
+        assert writer.returncode == 0
+        counts[me] = len(out.split())
+        assert counts[me] > 0
+    kept = {record.key.element_count: record for record in store.load(KIND)}
+    expected = {
+        1000 * me + number for me, count in counts.items() for number in range(count)
+    }
+    assert set(kept) == expected | {999_999}
+    best = min(10**6 - 10 * (count - 1) - me for me, count in counts.items())
+    assert kept[999_999].selection.median_ns == best
+
+
+def test_killed_writers_leave_a_store_that_loads(store: TuningStore) -> None:
+    random_source = random.Random(5)
+    writers = [write(store.folder, me, 60.0) for me in range(1, 4)]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            writer.stdout.readline()  # it writes
+        for writer in writers:
+            time.sleep(random_source.random() / 10)
+            os.kill(writer.pid, signal.SIGKILL)
+            writer.wait(timeout=10)
+            for record in store.load(KIND):
+                assert record == attrs.evolve(record)
+        assert store.keep(KIND, [numbered(7)]) == 1
+        assert numbered(7) in store.load(KIND)
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait(timeout=10)
+            assert writer.stdout is not None
+            writer.stdout.close()
