@@ -29,7 +29,7 @@ from accy_async.backends.contract.core import DEFAULT_GRACE_S, SettleTimeout
 from accy_async.backends.contract.graphs import Graphs
 from accy_async.backends.contract.launches import Launches
 from accy_async.backends.contract.ownership import Ownership
-from accy_async.backends.contract.sharing import Sharing
+from accy_async.backends.contract.peers import Peers
 from accy_async.backends.contract.steps import Steps
 from accy_async.backends.contract.waits import Waits
 from accy_async.backends.hooks import EventState, GraphState, StreamState
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-class Backend(Sharing, Launches, Steps, Graphs, Waits, Ownership):
+class Backend(Peers, Launches, Steps, Graphs, Waits, Ownership):
     """One device and everything on it. See the module for the contract.
 
     Args:

@@ -65,6 +65,11 @@ class Arrival:
         self._followers: set[Timeline] = set()
 
     @property
+    def exchange(self) -> StreamState:
+        """The exchange stream."""
+        return self._exchange
+
+    @property
     def is_past(self) -> bool:
         """True where nobody has to wait any more."""
         return self._exchange.timeline.completed >= self._position

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from accy_async.artifact.kernel import KernelArtifact
+from accy_async.backends.peerhooks import PeerHooks
 from accy_async.errors import UnsupportedOperation
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class GraphState:
         self.events: tuple[Resource, ...] = ()
 
 
-class BackendHooks(ABC):
-    """The hooks of one device."""
+class BackendHooks(PeerHooks, ABC):
+    """The hooks of one device; those for others beside it are in `peerhooks`."""
 
     kind: BackendKind
 
@@ -250,7 +251,7 @@ class BackendHooks(ABC):
         """Refuse what is no memory of this device, as far as that can be told."""
         del address
 
-    def _check_lending(self) -> None:  # noqa: B027 - most devices have no reason to
+    def _check_lending(self) -> None:
         """Refuse to lend memory that could not be taken back safely."""
 
     def _follow(self, stream: StreamState, position: int, number: int | None) -> bool:

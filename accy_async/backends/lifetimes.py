@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,7 @@ class ResourceTable:
         self._blocked: dict[Timeline, list[tuple[int, int]]] = {}
         self._next_id = 1
         self._is_lost = False
+        self._along: weakref.WeakSet[ResourceTable] | None = None
         self.epoch = object()
 
     def renew_epoch(self) -> None:
@@ -181,6 +183,23 @@ class ResourceTable:
         Raises:
             ExceptionGroup: some could not be freed; all the others were.
         """
+        if self._along:
+            return sum([one.sweep_alone() for one in (self, *self._along)])
+        return self.sweep_alone()
+
+    def sweep_along(self, other: ResourceTable) -> None:
+        """Have another table swept with this one, whose streams use its objects."""
+        if self._along is None:
+            self._along = weakref.WeakSet()
+        self._along.add(other)
+
+    @property
+    def sweeps_others(self) -> bool:
+        """True where streams of this device may use another's objects."""
+        return bool(self._along)
+
+    def sweep_alone(self) -> int:
+        """`sweep`, of this table alone."""
         if not self._retired:
             return 0
         with self._lock:

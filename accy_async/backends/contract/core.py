@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
@@ -21,6 +22,7 @@ from accy_async.errors import DeviceError, DeviceLost, ForkedProcess, SessionClo
 
 if TYPE_CHECKING:
     from accy_async.backends.owners import Owner
+    from accy_async.backends.routes import CopyRoute
 
 __all__ = ["DEFAULT_GRACE_S", "BackendCore", "SettleTimeout", "admit", "advance"]
 
@@ -33,6 +35,7 @@ class SettleTimeout(TimeoutError):
 
 
 _BACKENDS: weakref.WeakSet[BackendCore] = weakref.WeakSet()
+_serials = itertools.count()
 
 
 class BackendCore(BackendHooks):
@@ -55,6 +58,7 @@ class BackendCore(BackendHooks):
     def __init__(self, kind: BackendKind, *, grace_s: float = DEFAULT_GRACE_S) -> None:
         self.kind = kind
         self.grace_s = grace_s
+        self.serial = next(_serials)  # in which order locks of several are taken
         self._lock = threading.RLock()
         self._origin = Origin(self.capabilities.identity, self)
         self._table = ResourceTable(kind, self._free, self._origin)
@@ -69,6 +73,10 @@ class BackendCore(BackendHooks):
         # Where other libraries' streams and ours meet; opened when first needed.
         self._exchange: list[StreamState] = []
         self._meeting: EventState | None = None
+        # Which way copies to other devices go, as far as that was asked.
+        self._routes: weakref.WeakKeyDictionary[BackendCore, CopyRoute] = (
+            weakref.WeakKeyDictionary()
+        )
         self._default = self._open_stream(0, "the default stream")
         self._lost: DeviceLost | None = None
         self._is_loss_told = False

@@ -24,7 +24,7 @@ from accy_async.interop.streams import (
 )
 
 if TYPE_CHECKING:
-    from accy_async.backends.hooks import StreamState
+    from accy_async.backends.hooks import EventState, StreamState
     from accy_async.backends.resources import Resource
 
 __all__ = ["Sharing"]
@@ -298,13 +298,18 @@ class Sharing(Streams, Memory):
 
     def _follow_stream(self, stream: StreamState, leader: StreamState) -> None:
         """Have a stream wait for all that another was given; under the lock."""
+        event = self._meet(leader)
+        self._stream_wait(stream, stream.timeline.advance(), event)
+
+    def _meet(self, leader: StreamState) -> EventState:
+        """An event at what a stream was given, to be waited for at once."""
         if self._meeting is None:
             self._meeting = self._open_event(has_timing=False)
         # Whoever waits for it waits for the point of this moment: one event will do.
         event, line = self._meeting, leader.timeline
         event.mark = (line, line.advance())
         self._record(leader, event.mark[1], event)
-        self._stream_wait(stream, stream.timeline.advance(), event)
+        return event
 
     def _take_back(self, buffer: Resource) -> bool:
         """A loan is over: free the buffer, or have later uses wait, once all are.

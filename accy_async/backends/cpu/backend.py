@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from accy_async.artifact.formats import BackendKind
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.artifact.native.host import core_count
-from accy_async.backends.base import DEFAULT_GRACE_S, Backend
+from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.cpu.identity import cpu_capabilities
 from accy_async.backends.cpu.kernels import CpuKernel, CpuLaunch, load_kernel
 from accy_async.backends.cpu.memory import CpuAllocator, CpuMemory, borrowed
@@ -18,6 +18,7 @@ from accy_async.backends.cpu.operations import (
     Record,
     WaitFor,
 )
+from accy_async.backends.cpu.peers import CpuPeers
 from accy_async.backends.cpu.pool import Pace, WorkerPool
 from accy_async.backends.cpu.streams import CpuStream, CpuTimeline
 from accy_async.backends.handles import Handle, ObjectKind
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["CpuBackend"]
 
 
-class CpuBackend(Backend):
+class CpuBackend(CpuPeers):
     """The processor this program runs on, as a device.
 
     Every stream has a thread, and kernels are split over a pool of workers that
@@ -52,9 +53,11 @@ class CpuBackend(Backend):
         grace_s: how long cleanup waits for the device, in seconds.
         memory_limit_bytes: what all buffers may take together; None for no limit
             but the system's.
+        index: its number, where a program has several: it is ``cpu:<index>``.
 
     Raises:
-        InvalidValue: ``workers`` below 1 or ``memory_limit_bytes`` below 0.
+        InvalidValue: ``workers`` below 1, or ``memory_limit_bytes`` or ``index`` below
+            0.
     """
 
     loads_block: ClassVar[bool] = True
@@ -66,6 +69,7 @@ class CpuBackend(Backend):
         max_streams: int | None = None,
         grace_s: float = DEFAULT_GRACE_S,
         memory_limit_bytes: int | None = None,
+        index: int = 0,
     ) -> None:
         count = core_count() if workers is None else workers
         if count < 1:
@@ -76,7 +80,7 @@ class CpuBackend(Backend):
                 memory_limit_bytes,
                 "0 or more, or None",
             )
-        self._capabilities = cpu_capabilities(count, max_streams)
+        self._capabilities = cpu_capabilities(count, max_streams, index)
         self._allocator = CpuAllocator(memory_limit_bytes)
         self._pool = WorkerPool(count)
         self._copy_pace = Pace()

@@ -26,13 +26,14 @@ _MAX_SHARED_BYTES = 256 << 10
 _LEAST_URGENT, _MOST_URGENT = 2, -2
 
 
-def describe(workers: int | None = None) -> DeviceIdentity:
+def describe(workers: int | None = None, index: int = 0) -> DeviceIdentity:
     """Which CPU this is. Starts nothing and costs a reading of /proc.
 
     Args:
         workers: cores that kernels are split over; all this process may use if
             left out. They count as the device's compute units, since a
             measurement with fewer says nothing about more.
+        index: tells several backends of one processor apart.
     """
     return DeviceIdentity(
         backend=BackendKind.CPU,
@@ -41,13 +42,16 @@ def describe(workers: int | None = None) -> DeviceIdentity:
         compute_units=core_count() if workers is None else workers,
         memory_bytes=_physical_memory_bytes(),
         driver=f"{platform.system()} {platform.release()}".strip(),
+        index=index,
     )
 
 
-def cpu_capabilities(workers: int, max_streams: int | None) -> Capabilities:
+def cpu_capabilities(
+    workers: int, max_streams: int | None, index: int = 0
+) -> Capabilities:
     """What a backend with so many workers can do."""
     return Capabilities(
-        identity=describe(workers),
+        identity=describe(workers, index),
         formats=frozenset({ArtifactFormat.CPU_MACHINE_CODE, ArtifactFormat.CPU_OBJECT}),
         max_threads_per_block=_MAX_THREADS,
         max_threadgroup=(_MAX_THREADS, _MAX_THREADS, _MAX_THREADS),

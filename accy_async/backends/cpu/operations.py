@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accy_async.backends.cpu.kernels import CpuLaunch
 from accy_async.backends.cpu.pool import INLINE_NS, Job, Pace, Scratch, WorkerPool
-from accy_async.backends.cpu.streams import CpuStream, CpuTimeline, Operation
+from accy_async.backends.cpu.streams import CpuStream, Operation
 from accy_async.backends.hooks import EventState
 from accy_async.errors import DeviceError
 
@@ -274,8 +274,7 @@ class WaitFor(Operation):
         self.position = position
         self.guard = None
         assert event.mark is not None
-        self._timeline = cast("CpuTimeline", event.mark[0])
-        self._awaited_position = event.mark[1]
+        self._timeline, self._awaited_position = event.mark
 
     def run(self, stream: CpuStream) -> DeviceError | None:
         stream.hold_until(self._timeline, self._awaited_position)

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from accy_async.backends.completion import Completion
 from accy_async.backends.cpu.pool import Scratch
 from accy_async.backends.guards import Guard
 from accy_async.backends.hooks import StreamState
@@ -67,6 +68,19 @@ class CpuTimeline(Timeline):
             self._listeners = [one for one in self._listeners if one[0] > completed]
         for call in reached:
             call()
+
+
+class _Opens(Completion):
+    """Opens a stream's gate."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: threading.Lock) -> None:
+        super().__init__()
+        self._gate = gate
+
+    def set(self) -> None:
+        self._gate.release()
 
 
 class Operation(ABC):
@@ -133,9 +147,15 @@ class CpuStream(StreamState):
             if self._thread is not None:
                 self._queue.put(None)
 
-    def hold_until(self, timeline: CpuTimeline, position: int) -> None:
-        """Return once the position is complete; on the stream's own thread."""
-        if timeline.listen(position, self._gate.release):
+    def hold_until(self, timeline: Timeline, position: int) -> None:
+        """Return once the position is complete; on the stream's own thread.
+
+        The timeline may be another device's.
+        """
+        if not isinstance(timeline, CpuTimeline):
+            timeline.watch(position, _Opens(self._gate))
+            self._gate.acquire()
+        elif timeline.listen(position, self._gate.release):
             self._gate.acquire()
 
     def _start(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.cuda.conditions import Conditions
 from accy_async.backends.cuda.context import CudaContext
-from accy_async.backends.cuda.copies import CudaCopies
 from accy_async.backends.cuda.debugging import SynchronousDriver
 from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, driver_error
 from accy_async.backends.cuda.exchange import CudaExchange
@@ -22,6 +22,7 @@ from accy_async.backends.cuda.memory import (
 )
 from accy_async.backends.cuda.modules import CudaKernel, LateUnloads, load_kernel
 from accy_async.backends.cuda.objects import CudaEvent, CudaStream, LaunchArguments
+from accy_async.backends.cuda.peers import CudaPeers
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.cuda.waiting import CudaWaiting
 from accy_async.backends.handles import Handle, ObjectKind
@@ -46,7 +47,7 @@ def _nothing() -> None:
     """What is done on the host at a position that only has to be noticed."""
 
 
-class CudaBackend(CudaWaiting, CudaCopies, CudaExchange, CudaGraphs):
+class CudaBackend(CudaWaiting, CudaPeers, CudaExchange, CudaGraphs):
     """One NVIDIA GPU.
 
     Args:
@@ -86,6 +87,8 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange, CudaGraphs):
         self._open_words(self._pinned)
         self._unloads = LateUnloads(self._context)
         self._conditions = Conditions(self._context)
+        self._accesses = weakref.WeakKeyDictionary()
+        self._admitted = []
         self._is_given_back = False
         super().__init__(BackendKind.CUDA, grace_s=grace_s)
         self._context.on_loss = self._on_loss
@@ -143,7 +146,7 @@ class CudaBackend(CudaWaiting, CudaCopies, CudaExchange, CudaGraphs):
                 return
             self._is_given_back = True
             self._hub.close()
-            self._context.make_current()
+            self._take_back_access()
             self._unloads.unload()
             self._conditions.unload()
             for state in (self._default, *self._exchange):

@@ -55,6 +55,11 @@ def _with_all_queues() -> Iterator[None]:
         os.environ.pop(_QUEUES, None)
 
 
+_THREAD = threading.local()
+"""Its ``current`` is the context that we made current on the thread last: there is
+one for all devices."""
+
+
 class CudaContext:
     """The primary context of one device, shared with every library in the process.
 
@@ -69,14 +74,12 @@ class CudaContext:
         driver: the bindings.
         index: the device's index.
         capabilities: what it is and can do.
-        current: has ``is_set`` on threads where we made the context current.
         driver_version: as the driver counts it, e.g. 13000 for 13.0.
         on_loss: told of an error after which the context is gone; gives the error to
             raise in its place.
     """
 
     def __init__(self, device: int | str = 0) -> None:
-        self.current = threading.local()
         self.on_loss: Callable[[DriverError], AccyError] | None = None
         self._lock = threading.Lock()
         with _with_all_queues():
@@ -161,15 +164,13 @@ class CudaContext:
 
     def make_current(self) -> None:
         """Make the context current on this thread, unless we did so before."""
-        if hasattr(self.current, "is_set"):
-            return
-        self.check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
-        self.current.is_set = True
+        if getattr(_THREAD, "current", None) is not self:
+            self.make_current_again()
 
     def make_current_again(self) -> None:
         """The same, though another library may have changed it since."""
         self.check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
-        self.current.is_set = True
+        _THREAD.current = self
 
     def release(self) -> None:
         """Give the context back; nothing of it may be in use any more."""

@@ -125,6 +125,17 @@ class DevicePool:
             answer = driver.cuMemFreeAsync(memory.start, self._stream)
         self._context.check(answer, "cuMemFreeAsync")
 
+    def allow(self, device: int) -> None:
+        """Let another GPU, by its index, read and write all of the pool's memory."""
+        driver = self._context.driver
+        access = driver.CUmemAccessDesc()
+        access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        access.location.id = device
+        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        with self._context.relaxed():
+            answer = driver.cuMemPoolSetAccess(self._pool, [access], 1)
+        self._context.check(answer, "cuMemPoolSetAccess")
+
     def trim(self, keep_bytes: int = 0) -> None:
         """Give what is not in use back to the device, down to that much."""
         driver = self._context.driver

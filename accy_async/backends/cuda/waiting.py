@@ -139,7 +139,12 @@ class CudaWaiting(Backend):
 
     def _has_chores(self) -> bool:
         """Whether `_after_completion` would look at anything."""
-        return bool(self._unloads or self._reaper or self._is_closed)
+        return bool(
+            self._unloads
+            or self._reaper
+            or self._table.sweeps_others
+            or self._is_closed
+        )
 
     def _after_completion(self) -> None:
         """Free what became idle; the hub calls this."""

@@ -16,6 +16,7 @@ from accy_async.backends.handles import (
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact
+    from accy_async.backends.base import Backend
     from accy_async.backends.contract.steps import LaunchStep
     from accy_async.backends.devicegraph import GraphRequest
     from accy_async.backends.guards import Guard, GuardOf
@@ -47,12 +48,16 @@ class RecordingBackend(RecordingScript):
         keeps_records: False to count without keeping `launches` and `calls`.
         index: the pretended device's number among those of its kind.
         has_graphs: False for a device that knows no device graphs.
+        has_peer_access: False for one that reaches no other's memory, so that copies
+            are staged.
+        can_wait_for_peers: False for one whose streams wait for no other device.
 
     Attributes:
         create_count, load_count, launch_count, destroy_count,
         buffer_allocate_count, write_count, read_count, copy_count, fill_count,
-        sync_count: calls that
-            succeeded; ``destroy_count`` counts objects freed.
+        peer_copy_count, stage_count, sync_count: calls that succeeded;
+            ``destroy_count`` counts objects freed, ``stage_count`` the pieces of
+            staged copies that went out of or into this device.
         destroyed_ids: ids of freed objects, in order.
         allocated_buffer_ids, allocated_buffer_byte_sizes: of every buffer.
         last_sync_scope, last_sync_stream: of the last wait begun.
@@ -104,7 +109,7 @@ class RecordingBackend(RecordingScript):
         position = super().write_buffer(
             buffer, data, offset_bytes=offset_bytes, stream=stream, guard=guard
         )
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
         return position
 
@@ -128,7 +133,7 @@ class RecordingBackend(RecordingScript):
             stream=stream,
             guard=guard,
         )
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
         return position
 
@@ -146,7 +151,7 @@ class RecordingBackend(RecordingScript):
         position = super().copy_buffer(
             source, target, byte_size=byte_size, stream=stream, guard=guard
         )
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
         return position
 
@@ -164,7 +169,7 @@ class RecordingBackend(RecordingScript):
         position = super().fill_buffer(
             buffer, pattern, byte_size=byte_size, stream=stream, guard=guard
         )
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
         return position
 
@@ -184,7 +189,7 @@ class RecordingBackend(RecordingScript):
         """Record the call; see `Backend.record_event`."""
         self._note("record_event", event)
         position = super().record_event(event, stream)
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
         return position
 
@@ -192,7 +197,7 @@ class RecordingBackend(RecordingScript):
         """Record the call; see `Backend.stream_wait_event`."""
         self._note("stream_wait_event", event)
         position = super().stream_wait_event(stream, event)
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
         return position
 
@@ -206,7 +211,7 @@ class RecordingBackend(RecordingScript):
         self._note("launch", prepared.loaded)
         self.find_fault("launch")
         position = super().submit_launch(prepared, stream, guard)
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
         return position
 
@@ -226,7 +231,7 @@ class RecordingBackend(RecordingScript):
         if self._is_watched or self._fault is not None:
             return
         super().submit_steps(steps, positions)
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
 
     def create_graph(self, request: GraphRequest) -> GraphHandle:
@@ -248,7 +253,7 @@ class RecordingBackend(RecordingScript):
         """Record the call; see `Backend.launch_graph`. Its nodes are no calls."""
         self._note("launch_graph", graph)
         position = super().launch_graph(graph, stream, guard_of)
-        if self._pending_count:
+        if self._pending_count or self._woken:
             self._pump()
         return position
 
@@ -259,6 +264,34 @@ class RecordingBackend(RecordingScript):
         if failure is not None:
             raise failure
         return is_freed
+
+    def wait_for_peer(
+        self, stream: StreamHandle | None, event: EventHandle, peer: Backend
+    ) -> int:
+        """Record the call; see `Backend.wait_for_peer`."""
+        self._note("wait_for_peer", event)
+        position = super().wait_for_peer(stream, event, peer)
+        if self._pending_count or self._woken:
+            self._pump()
+        return position
+
+    def copy_to_peer(
+        self,
+        source: BufferHandle,
+        target: BufferHandle,
+        peer: Backend,
+        *,
+        byte_size: int | None = None,
+        stream: StreamHandle | None = None,
+        guard: Guard | None = None,
+    ) -> int:
+        """Record the call; see `Backend.copy_to_peer`."""
+        self._note("copy_to_peer", source)
+        position = super().copy_to_peer(
+            source, target, peer, byte_size=byte_size, stream=stream, guard=guard
+        )
+        self._pump_with(peer.base)
+        return position
 
     async def wait_stream(self, stream: StreamHandle) -> None:
         """Record the call; see `Backend.wait_stream`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -60,6 +61,8 @@ class RecordingCore(Backend):
         keeps_records: bool = True,
         index: int = 0,
         has_graphs: bool = True,
+        has_peer_access: bool = True,
+        can_wait_for_peers: bool = True,
     ) -> None:
         kind = backend_kind(kind)
         if not isinstance(kind, BackendKind):
@@ -76,6 +79,9 @@ class RecordingCore(Backend):
         self.destroy_count = self.buffer_allocate_count = self.sync_count = 0
         self.write_count = self.read_count = 0
         self.copy_count = self.fill_count = 0
+        self.peer_copy_count = self.stage_count = 0
+        self.has_peer_access = has_peer_access
+        self.can_wait_for_peers = can_wait_for_peers
         self.destroyed_ids: list[int] = []
         self.allocated_buffer_ids: list[int] = []
         self.allocated_buffer_byte_sizes: list[int] = []
@@ -97,6 +103,8 @@ class RecordingCore(Backend):
         self._keeps_journals = False  # until somebody may want to look into one
         self._streams: list[RecordingStream] = []
         self._pending_count = 0
+        # Backends whose streams waited for what has completed here.
+        self._woken: deque[RecordingCore] = deque()
         self._capabilities = _capabilities(
             kind, chosen, has_graphs=has_graphs, index=index
         )
@@ -182,7 +190,31 @@ class RecordingCore(Backend):
             self._pending_count += 1
 
     def _pump(self) -> None:
-        """Let every stream run as far as holds and event waits allow."""
+        """Let every stream run as far as holds and event waits allow.
+
+        Then those of other devices that waited for that, and so on; no lock is held.
+        """
+        self._run_all()
+        todo: deque[RecordingCore] = deque()
+        while True:
+            while self._woken:
+                todo.append(self._woken.popleft())
+            if not todo:
+                return
+            other = todo.popleft()
+            if other._pending_count:  # noqa: SLF001 - this very class
+                other._run_all()  # noqa: SLF001
+            if other is not self:
+                todo.extend(other._woken)  # noqa: SLF001
+                other._woken.clear()  # noqa: SLF001
+
+    def _pump_with(self, peer: Backend) -> None:
+        """Let both devices go on."""
+        if isinstance(peer, RecordingCore):
+            self._woken.append(peer)
+        self._pump()
+
+    def _run_all(self) -> None:
         # What is pending waits for a hold, or for another stream.
         has_progress = self._pending_count > 0
         while has_progress:

@@ -44,6 +44,8 @@ CALL_KINDS = (
     "create_event",
     "record_event",
     "stream_wait_event",
+    "wait_for_peer",
+    "copy_to_peer",
     "launch",
     "create_graph",
     "update_graph",

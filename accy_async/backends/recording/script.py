@@ -7,7 +7,7 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.recording.device import ExecutionFailure, PlannedFailure
-from accy_async.backends.recording.graphs import RecordingGraphs
+from accy_async.backends.recording.peers import RecordingPeers
 from accy_async.backends.recording.records import (
     CALL_KINDS,
     CallRecord,
@@ -24,7 +24,7 @@ from accy_async.errors import (
 __all__ = ["RecordingScript", "usual_error"]
 
 
-class RecordingScript(RecordingGraphs):
+class RecordingScript(RecordingPeers):
     """The levers of the recording backend."""
 
     def fail(
@@ -112,6 +112,7 @@ class RecordingScript(RecordingGraphs):
     def lose_device(self, message: str = "the device fell off the bus") -> None:
         """Lose the device now: waits end, and every later call fails."""
         self._lose(DeviceError(message, code=46, call="lose_device"))
+        self._pump()
 
     @property
     def call_log(self) -> list[str]:
