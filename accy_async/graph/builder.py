@@ -95,20 +95,46 @@ class LaunchGraphBuilder:
         self._runtime_scalars = 0
         self._made_up: dict[str, int] = {}
         self._groups: dict[str, int] = {}
+        self._device: str | None = None
+
+    @contextmanager
+    def on(self, device: str) -> Iterator[None]:
+        """Have what is added within the ``with`` block be on a device, by its name.
+
+        That is slots and launches that name none themselves. Copies and fills are
+        where their buffers are.
+        """
+        before, self._device = self._device, device
+        try:
+            yield
+        finally:
+            self._device = before
 
     # Slots, scalars, events
 
     def buffer(
-        self, name: str, dtype: DType, shape: int | Sequence[int]
+        self,
+        name: str,
+        dtype: DType,
+        shape: int | Sequence[int],
+        *,
+        device: str | None = None,
     ) -> GraphBuffer:
-        """A buffer that whoever runs the plan binds."""
-        return GraphBuffer(self._add_slot(BufferSlot(name, dtype, shape)))
+        """A buffer that whoever runs the plan binds; for ``device`` see `on`."""
+        slot = BufferSlot(name, dtype, shape, device=device or self._device)
+        return GraphBuffer(self._add_slot(slot))
 
     def scratch(
-        self, name: str, dtype: DType, shape: int | Sequence[int]
+        self,
+        name: str,
+        dtype: DType,
+        shape: int | Sequence[int],
+        *,
+        device: str | None = None,
     ) -> GraphBuffer:
-        """A buffer that each run allocates and frees."""
-        slot = BufferSlot(name, dtype, shape, is_scratch=True)
+        """A buffer that each run allocates and frees; for ``device`` see `on`."""
+        on = device or self._device
+        slot = BufferSlot(name, dtype, shape, is_scratch=True, device=on)
         return GraphBuffer(self._add_slot(slot))
 
     def host(self, name: str, dtype: DType, shape: int | Sequence[int]) -> GraphHost:
@@ -154,6 +180,8 @@ class LaunchGraphBuilder:
             uses.append(use)
         operation = KernelCall(entry=entry, buffers=tuple(uses))
         short = entry.target.rpartition(".")[2] or entry.target
+        if self._device is not None:
+            options.setdefault("device", self._device)
         return self._add(operation, short, options, tuple(scalars), tuning_candidate)
 
     def copy_in(
@@ -173,7 +201,7 @@ class LaunchGraphBuilder:
     def copy(
         self, source: GraphBuffer, target: GraphBuffer, **options: Unpack[NodeOptions]
     ) -> NodeRef:
-        """Copy a buffer over another, on the device."""
+        """Copy a buffer over another, on its own device or another."""
         operation = CopyBuffer(source=source.name, target=target.name)
         return self._add(operation, f"copy_{source.name}_{target.name}", options)
 
@@ -318,6 +346,7 @@ class LaunchGraphBuilder:
             signal_event=options.get("signal"),
             runtime_scalars=scalars,
             tuning_candidate=tuning_candidate,
+            device=options.get("device"),
         )
         self._check_slots(node)
         befores = (after,) if isinstance(after, (NodeRef, LoopRef, str)) else after

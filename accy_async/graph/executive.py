@@ -58,7 +58,9 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from accy_async.backends.base import Backend
+    from accy_async.backends.handles import StreamHandle
     from accy_async.backends.streampool import StreamPool
+    from accy_async.graph.whereabouts import Whereabouts
     from accy_async.observe.protocol import Observer
 
 __all__ = ["GraphExecutive"]
@@ -108,8 +110,11 @@ class GraphExecutive:
         bindings: Mapping[str, Binding] | None,
         options: LaunchOptions,
         observer: Observer | None = None,
+        places: Whereabouts | None = None,
     ) -> Run:
         """Start a run in a task of the group. Sync; submits nothing yet.
+
+        ``places`` says where everything is, for an executive of several devices.
 
         Raises:
             InvalidType: ``plan`` is no plan, or a binding cannot be one.
@@ -131,7 +136,9 @@ class GraphExecutive:
 
         run = Run(options.name or _title(plan), progress, cancel)
         self._runs.add(run)
-        job = Job(run, plan, bindings, bound, options, progress, scope, observer)
+        job = Job(
+            run, plan, bindings, bound, options, progress, scope, observer, places
+        )
         group.start_soon(self._main, job)
         after_first_step(functools.partial(self._see_begun, job))
         return run
@@ -142,6 +149,7 @@ class GraphExecutive:
         bindings: Mapping[str, Binding] | None,
         options: LaunchOptions,
         run_plainly: PlainRun,
+        places: Whereabouts | None = None,
     ) -> PreparedPlan:
         """Make a plan ready to be run again and again; see `Session.prepare`."""
         if not isinstance(plan, LaunchGraphPlan):
@@ -157,7 +165,7 @@ class GraphExecutive:
             return adopted, bound
 
         given, bound = check({} if bindings is None else bindings, options)
-        prepared = await self._preparer.make(plan, given, bound, options)
+        prepared = await self._preparer.make(plan, given, bound, options, places)
         try:
             prepared.runs = FIRST_LOWERED_RUN
             await lower(prepared, options, is_observed=False)
@@ -239,7 +247,7 @@ class GraphExecutive:
 
     async def _run(self, job: Job) -> None:
         job.prepared = await self._preparer.take(
-            job.plan, job.bindings, job.bound, job.options
+            job.plan, job.bindings, job.bound, job.options, job.places
         )
         job.progress.unguarded = job.prepared.unguarded
         job.lowered = await lower(
@@ -253,7 +261,7 @@ class GraphExecutive:
         self._governor.enter(job.progress, options.weight)
         if job.observer is not None:
             if not backend.asks_guards and self._clock is None:
-                self._clock = DeviceClock(backend)
+                self._clock = self._make_clock()
             job.telling = Telling(
                 job.observer, job.run.name, job.prepared, job.progress, self._clock
             )
@@ -288,7 +296,7 @@ class GraphExecutive:
             self._governor,
             job.telling,
         )
-        await runner.run(await laid_out(job.plan, job.max_streams))
+        await runner.run(await laid_out(job.plan, job.max_streams, job.places))
         return runner.memories
 
     async def _lease(self, job: Job) -> None:
@@ -332,7 +340,7 @@ class GraphExecutive:
         backend, reached = self._backend, job.progress.reached
         first, *others = job.streams
         for lane, stream in enumerate(others, 1):
-            joined = job.take_event(self._new_event)()
+            joined = job.take_event(self._new_event)(stream)
             reached(lane, backend.record_event(joined, stream))
             backend.stream_wait_event(first, joined)
         reached(0, backend.record_event(event, first))
@@ -342,7 +350,7 @@ class GraphExecutive:
         settled: Exception | None = None
         interrupt: BaseException | None = None
         deadline = anyio.current_time() + self._grace_s
-        while backend.is_healthy and job.progress.in_flight():
+        while backend.is_answering and job.progress.in_flight():
             left_s = max(0.0, deadline - anyio.current_time())
             try:
                 settled = await backend.settle(job.progress.wait_streams, left_s)
@@ -352,7 +360,7 @@ class GraphExecutive:
             except BaseException as error:  # noqa: BLE001 - raised below
                 interrupt = error
                 break
-        is_idle = not backend.is_healthy or not job.progress.in_flight()
+        is_idle = not backend.is_answering or not job.progress.in_flight()
         # From here on to the end nobody else on this loop destroys anything.
         held_before = set(backend.reaper.held())
         for stream in job.leased:
@@ -361,7 +369,7 @@ class GraphExecutive:
             except Exception as error:  # noqa: BLE001 - joined to the run's outcome
                 errors.append(error)
         if settled is None and is_idle and backend.is_healthy:
-            self._idle_events += job.events
+            self._keep_events(job.events)
         else:
             destroy_all(backend, job.events, errors)
         if job.prepared is not None:
@@ -375,7 +383,16 @@ class GraphExecutive:
         if interrupt is not None:
             raise interrupt
 
-    def _new_event(self) -> EventHandle:
+    def _make_clock(self) -> DeviceClock:
+        return DeviceClock(self._backend)
+
+    def _keep_events(self, events: list[EventHandle]) -> None:
+        """Take events back that nothing waits for any more."""
+        self._idle_events += events
+
+    def _new_event(self, stream: StreamHandle) -> EventHandle:
+        """An event to record on a stream."""
+        del stream  # of this device, like all
         return (
             self._idle_events.pop()
             if self._idle_events

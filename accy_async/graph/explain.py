@@ -22,6 +22,7 @@ from accy_async.graph.placing import (
 if TYPE_CHECKING:
     from accy_async.graph.layout import BlockLayout, Item
     from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.whereabouts import Whereabouts
 
 __all__ = ["explain", "item_name", "iterations", "operation_name"]
 
@@ -29,18 +30,28 @@ _NAMES = 8  # names in a list before it is cut short
 _Name = Callable[[int], str]
 
 
-def explain(plan: LaunchGraphPlan, max_streams: int, limit: int) -> str:
+def explain(
+    plan: LaunchGraphPlan,
+    max_streams: int,
+    limit: int,
+    places: Whereabouts | None = None,
+) -> str:
     """The plan's layout in words, of at most ``limit`` items in each block."""
-    layout = plan.layout(max_streams)
+    if places is not None and len(places.used) < 2:
+        places = None
+    layout = plan.layout(max_streams, places)
     lines = [_counts(plan)]
+    if places is not None:
+        lines += _devices(places, limit)
     budget = limit  # of blocks: a plan may have as many loops as nodes
     for indent, block in _blocks(layout):
         if budget == 0:
             lines.append("... more loops")
             break
         budget -= 1
-        lines += ["  " * indent + line for line in _block(plan, block, limit)]
-    lines += lowering_report(plan, limit)
+        block_lines = _block(plan, block, limit, places)
+        lines += ["  " * indent + line for line in block_lines]
+    lines += lowering_report(plan, limit, () if places is None else places.devices)
     lines += _order_edges(plan, limit)
     lines += _slots(plan, limit)
     return "\n".join(lines) + "\n"
@@ -110,7 +121,18 @@ def _blocks(layout: BlockLayout) -> Iterator[tuple[int, BlockLayout]]:
         )
 
 
-def _block(plan: LaunchGraphPlan, block: BlockLayout, limit: int) -> Iterator[str]:
+def _devices(places: Whereabouts, limit: int) -> Iterator[str]:
+    """What is on which device, and the ways between them."""
+    counts = Counter(places.nodes)
+    for number, name in enumerate(places.devices):
+        yield f"device {name}: {_count(range(counts[number]), 'node')}"
+    for route in places.routes[:limit]:
+        yield f"copies {route}"
+
+
+def _block(
+    plan: LaunchGraphPlan, block: BlockLayout, limit: int, places: Whereabouts | None
+) -> Iterator[str]:
     def name(item: int) -> str:
         return item_name(plan, block.items[item])
 
@@ -119,8 +141,10 @@ def _block(plan: LaunchGraphPlan, block: BlockLayout, limit: int) -> Iterator[st
         carries = [f"{c.next} → {c.current}" for c in loop.carries]
         carried = f"; carries {_list(carries)}" if carries else ""
         yield f"loop {loop.name}, {iterations(loop)}{carried}"
-    yield from _streams(block)
+    yield from _streams(block, places)
     yield _edges(block)
+    if places is not None:
+        yield _crossings(block)
     yield f"  critical path, {max(block.priority, default=0)} long: " + _list(
         [name(item) for item in _critical_path(block)], " → "
     )
@@ -135,12 +159,15 @@ def _hosted(block: BlockLayout) -> list[int]:
     return [item for item, is_host in enumerate(block.is_host) if is_host]
 
 
-def _streams(block: BlockLayout) -> Iterator[str]:
-    yield f"  streams: {block.stream_count}, of at most {block.max_streams}"
+def _streams(block: BlockLayout, places: Whereabouts | None) -> Iterator[str]:
+    each = "" if places is None else " on each device"
+    yield f"  streams: {block.stream_count}, of at most {block.max_streams}{each}"
     for number in range(block.stream_count):
         labels, priority = block.stream_labels[number], block.stream_priorities[number]
-        if labels or priority:
+        if labels or priority or places is not None:
             of = f" of label {_list(labels)}" if labels else ""
+            if places is not None:
+                of += f" on {places.devices[block.stream_devices[number]]}"
             yield f"  stream {number}{of}, priority {priority}"
 
 
@@ -162,6 +189,18 @@ def _edges(block: BlockLayout) -> str:
         f"by waiting (events: {block.event_count}), {implied} implied by those, "
         f"{by_host} by the host"
     )
+
+
+def _crossings(block: BlockLayout) -> str:
+    """How many of the edges go from one device to another."""
+    on = [block.stream_devices[s] if s >= 0 else None for s in block.stream]
+    count = sum(
+        1
+        for item, preds in enumerate(block.preds)
+        for pred in preds
+        if None not in (on[item], on[pred]) and on[item] != on[pred]
+    )
+    return f"  edges between devices: {count}, by events of the one for the other"
 
 
 def _critical_path(block: BlockLayout) -> list[int]:

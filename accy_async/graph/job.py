@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from accy_async.graph.progress import RunProgress
     from accy_async.graph.run import Run
     from accy_async.graph.telling import Telling
+    from accy_async.graph.whereabouts import Whereabouts
     from accy_async.observe.protocol import Observer
 
 __all__ = ["Job"]
@@ -34,6 +35,7 @@ class Job:
         progress: RunProgress,
         scope: anyio.CancelScope,
         observer: Observer | None,
+        places: Whereabouts | None = None,
     ) -> None:
         self.run = run
         self.plan = plan
@@ -45,6 +47,7 @@ class Job:
         self.has_begun = False
         self.prepared: PreparedGraph | None = None
         self.observer = observer
+        self.places = places
         self.telling: Telling | None = None
         self.lowered: LoweredGraph | None = None
         self.max_streams = 1
@@ -52,11 +55,13 @@ class Job:
         self.leased: list[StreamHandle] = []
         self.events: list[EventHandle] = []
 
-    def take_event(self, new: Callable[[], EventHandle]) -> Callable[[], EventHandle]:
+    def take_event(
+        self, new: Callable[[StreamHandle], EventHandle]
+    ) -> Callable[[StreamHandle], EventHandle]:
         """Note the events that are taken, to be given back with the rest."""
 
-        def take() -> EventHandle:
-            event = new()
+        def take(stream: StreamHandle) -> EventHandle:
+            event = new(stream)
             self.events.append(event)
             return event
 

@@ -26,12 +26,15 @@ event.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from accy_async.errors import GraphError
 from accy_async.graph.nodes import LaunchGraphLoop, LaunchGraphNode
 from accy_async.graph.order import HOST, LOOP, Block, GraphOrder
 from accy_async.graph.placing import Placer
+
+if TYPE_CHECKING:
+    from accy_async.graph.whereabouts import Whereabouts
 
 __all__ = ["BlockLayout", "Item", "Step", "lay_out"]
 
@@ -84,11 +87,13 @@ class BlockLayout:
         stream_count: how many streams there are.
         stream_labels: the plan's labels of each stream.
         stream_priorities: of each stream; 0 is normal.
+        stream_devices: of each stream, its device's number.
         is_host: of each item, whether the host resolves it: calls, and loops that
             it has to step through; what depends on one starts when it has ended.
         is_static: True where nothing in it, however deep, is resolved on the
             host: no calls and no loops with a condition.
         most_streams: the most streams that this block or one within it has.
+        most_on: the same on each device, by its number.
         max_streams: what it was laid out for.
     """
 
@@ -103,6 +108,7 @@ class BlockLayout:
         "items",
         "loop",
         "max_streams",
+        "most_on",
         "most_streams",
         "order",
         "preds",
@@ -111,6 +117,7 @@ class BlockLayout:
         "steps",
         "stream",
         "stream_count",
+        "stream_devices",
         "stream_labels",
         "stream_priorities",
         "succs",
@@ -135,9 +142,11 @@ class BlockLayout:
     stream_count: int
     stream_labels: tuple[tuple[str, ...], ...]
     stream_priorities: tuple[int, ...]
+    stream_devices: tuple[int, ...]
     is_host: tuple[bool, ...]
     is_static: bool
     most_streams: int
+    most_on: tuple[int, ...]
     max_streams: int
 
     def __init__(self, **fields: object) -> None:
@@ -167,8 +176,11 @@ def lay_out(
     nodes: Sequence[LaunchGraphNode],
     loops: Sequence[LaunchGraphLoop],
     max_streams: int,
+    places: Whereabouts | None = None,
 ) -> BlockLayout:
     """Lay a plan's blocks onto at most ``max_streams`` streams each.
+
+    With ``places``, that is on each device: what is on two has no stream in common.
 
     A loop takes one stream of the block that it is in. Its body has streams of
     its own; the first of them is that one, the others are forked from it and
@@ -181,7 +193,7 @@ def lay_out(
         raise GraphError(f"max_streams: got {max_streams}, expected at least 1")
     done: dict[Block, _Laid] = {}
     for block in reversed(order.blocks):  # bodies before what they lie in
-        done[block] = _lay_out_block(block, done, nodes, loops, max_streams)
+        done[block] = _lay_out_block(block, done, nodes, loops, max_streams, places)
     return done[order.top].layout
 
 
@@ -215,6 +227,7 @@ def _lay_out_block(
     nodes: Sequence[LaunchGraphNode],
     loops: Sequence[LaunchGraphLoop],
     max_streams: int,
+    places: Whereabouts | None,
 ) -> _Laid:
     items: list[Item] = []
     weights: list[int] = []
@@ -251,9 +264,12 @@ def _lay_out_block(
         max_streams=max_streams,
         own_label=label,
         own_priority=priority,
+        devices=None if places is None else places.of_items(block),
+        own_device=0 if places is None or block.loop < 0 else places.loops[block.loop],
     )
     placer.place_all()
     is_static = not any(is_host)
+    on = tuple(stream.device for stream in placer.streams)
     events = _number_events(placer, reuse=is_static)
     layout = BlockLayout(
         loop=block.loop,
@@ -276,7 +292,12 @@ def _lay_out_block(
         stream_priorities=tuple(stream.priority or 0 for stream in placer.streams),
         is_host=tuple(is_host),
         is_static=is_static,
+        stream_devices=on,
         most_streams=max([len(placer.streams), *(b.most_streams for b in bodies)]),
+        most_on=tuple(
+            max([on.count(device), *(b.most_on[device] for b in bodies)])
+            for device in range(1 if places is None else len(places.devices))
+        ),
         max_streams=max_streams,
     )
     return _Laid(layout, max(ranks, default=1), label, priority)

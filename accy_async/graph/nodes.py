@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from accy_async.artifact.entry import KernelCallArtifact
+from accy_async.artifact.fingerprint import ADDED
 from accy_async.backends.handles import BufferAccess, buffer_access
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import InvalidType, InvalidValue
@@ -80,6 +81,8 @@ class BufferSlot:
         shape: extents, outermost first; an int for one dimension.
         is_scratch: True for the run to allocate it and free it; False for the
             caller to bind it.
+        device: the name of the device it is on, as in ``cuda:1``; None leaves that to
+            what is bound and to who uses it.
     """
 
     name: str = attrs.field(validator=text())
@@ -87,6 +90,9 @@ class BufferSlot:
     shape: tuple[int, ...] = attrs.field(converter=_shape, validator=_check_shape)
     is_scratch: bool = attrs.field(
         default=False, kw_only=True, validator=instances(bool)
+    )
+    device: str | None = attrs.field(
+        default=None, kw_only=True, validator=optional(text()), metadata=ADDED
     )
 
     @property
@@ -172,7 +178,7 @@ class CopyFromDevice:
 
 @attrs.frozen(kw_only=True)
 class CopyBuffer:
-    """Copy a buffer slot over another of the same size, on the device."""
+    """Copy a buffer slot over another of the same size, on this device or another."""
 
     source: str = attrs.field(validator=text())
     target: str = attrs.field(validator=text())
@@ -271,6 +277,7 @@ class LaunchGraphNode:
             entry's defaults.
         tuning_candidate: which of the entry's launch candidates to use; None
             for the first.
+        device: the name of the device it runs on; None for that of its buffers.
     """
 
     name: str = attrs.field(validator=text())
@@ -287,6 +294,7 @@ class LaunchGraphNode:
     tuning_candidate: int | None = attrs.field(
         default=None, validator=optional(integer())
     )
+    device: str | None = attrs.field(default=None, validator=optional(text()))
 
     @property
     def is_host(self) -> bool:

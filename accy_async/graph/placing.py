@@ -43,6 +43,8 @@ class Placer:
         max_streams: int,
         own_label: str | None,
         own_priority: int | None,
+        devices: Sequence[int] | None = None,
+        own_device: int = 0,
     ) -> None:
         count = len(block)
         self.block = block
@@ -50,6 +52,7 @@ class Placer:
         self.weights = weights
         self.labels = labels
         self.priorities = priorities
+        self.devices = devices  # None where there is one
         self.streams: list[Stream] = []
         self.stream = [-1] * count
         self.waits: list[tuple[int, ...]] = [()] * count
@@ -68,15 +71,24 @@ class Placer:
         self._clocks = Clocks(block)
         self._lane_stream: list[int] = []
         self._host_sets = host_sets(block, is_host)
-        self._is_plain = self._host_sets is None and not any(
-            priority is not None for priority in priorities
+        self._is_plain = (
+            self._host_sets is None
+            and devices is None
+            and not any(priority is not None for priority in priorities)
         )
-        self._open_for(max_streams, own_label, own_priority)
+        self._open_for(max_streams, own_label, own_priority, own_device)
 
     def _open_for(
-        self, max_streams: int, own_label: str | None, own_priority: int | None
+        self,
+        max_streams: int,
+        own_label: str | None,
+        own_priority: int | None,
+        own_device: int,
     ) -> None:
-        """Divide the streams between labels and the rest; open a loop's own."""
+        """Divide the streams between labels and the rest; open a loop's own.
+
+        Each device has so many.
+        """
         labels, kinds = self.labels, self.block.kinds
         self._label_queue: dict[str, list[int]] = {}
         for item in range(len(labels) - 1, -1, -1):
@@ -97,7 +109,7 @@ class Placer:
         self._label_streams: list[int] = []
         self._unused = -1  # a loop's own stream, until something is on it
         if is_body:
-            self._unused = self._open(own_priority or 0, own_label)
+            self._unused = self._open(own_priority or 0, own_label, own_device)
 
     def place_all(self) -> None:
         """Place every item, in submission order."""
@@ -219,8 +231,9 @@ class Placer:
         self._choice = OPENS
         if self._unused >= 0 and self._may_join(item, self._unused):
             return self._lane_in(item, self._unused)
-        if len(self._free_streams) < self._free_limit:
-            return self._lane_in(item, self._open(self.priorities[item], None))
+        device = self._device_of(item)
+        if len(self._on(device, self._free_streams)) < self._free_limit:
+            return self._lane_in(item, self._open(self.priorities[item], None, device))
         self._choice = SHARES
         return self._lane_in(item, self._freest(item))
 
@@ -231,21 +244,32 @@ class Placer:
         self._label_queue[label].pop()  # label edges keep the plan's order
         stream = self._label_stream.get(label)
         if stream is None:
-            if len(self._label_streams) < self._label_limit:
-                stream = self._open(None, label)
+            device = self._device_of(item)
+            labelled = self._on(device, self._label_streams)
+            if len(labelled) < self._label_limit:
+                stream = self._open(None, label, device)
             else:
-                if not self._label_streams and not self._free_streams:
-                    self._open(None, None)
-                shared = self._label_streams or self._free_streams
+                if not labelled and not self._on(device, self._free_streams):
+                    self._open(None, None, device)
+                shared = labelled or self._on(device, self._free_streams)
                 stream = min(shared, key=lambda s: (len(self.streams[s].labels), s))
                 self.streams[stream].labels.append(label)
                 self._label_stream[label] = stream
         self._adopt(item, stream)
         return self._lane_in(item, stream)
 
-    def _open(self, priority: int | None, label: str | None) -> int:
+    def _device_of(self, item: int) -> int:
+        return 0 if self.devices is None else self.devices[item]
+
+    def _on(self, device: int, streams: list[int]) -> list[int]:
+        """Those of the streams that are on a device."""
+        if self.devices is None:
+            return streams
+        return [number for number in streams if self.streams[number].device == device]
+
+    def _open(self, priority: int | None, label: str | None, device: int) -> int:
         number = len(self.streams)
-        stream = Stream(priority)
+        stream = Stream(priority, device=device)
         self.streams.append(stream)
         self._free_at.append(0)
         if label is None:
@@ -259,10 +283,12 @@ class Placer:
     def _may_join(self, item: int, stream: int) -> bool:
         """Whether an item without a label may go on in a stream.
 
-        Not in one of another priority; nor before a labelled node that does not
-        depend on it, which it would hold up.
+        Not in one of another device or priority; nor before a labelled node that does
+        not depend on it, which it would hold up.
         """
         found = self.streams[stream]
+        if self.devices is not None and found.device != self.devices[item]:
+            return False
         wanted = self.priorities[item]
         if wanted is not None and found.priority not in (None, wanted):
             return False
@@ -290,7 +316,7 @@ class Placer:
             has_lane = sure or any(self._is_sure(item, lane) for lane in found.lanes)
             return is_other, not has_lane, self._free_at[stream]
 
-        stream = min(self._free_streams, key=cost)
+        stream = min(self._on(self._device_of(item), self._free_streams), key=cost)
         self._adopt(item, stream)
         return stream
 

@@ -35,6 +35,8 @@ from accy_async.values import integer, to_tuple, tuple_of
 if TYPE_CHECKING:
     from attrs import Attribute
 
+    from accy_async.graph.whereabouts import Whereabouts
+
 __all__ = ["DEFAULT_MAX_STREAMS", "LaunchGraphPlan", "function_name"]
 
 DEFAULT_MAX_STREAMS = 8
@@ -100,7 +102,9 @@ class LaunchGraphPlan:
         default=(), converter=to_tuple, validator=_no_duplicates
     )
     _index: PlanIndex = attrs.field(init=False, eq=False)
-    _layouts: dict[int, BlockLayout] = attrs.field(init=False, eq=False, factory=dict)
+    _layouts: dict[object, BlockLayout] = attrs.field(
+        init=False, eq=False, factory=dict
+    )
     _cached: dict[str, int] = attrs.field(init=False, eq=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -234,30 +238,58 @@ class LaunchGraphPlan:
             found = self._cached["fingerprint"] = _fingerprint(self)
         return found
 
-    def layout(self, max_streams: int = DEFAULT_MAX_STREAMS) -> BlockLayout:
+    def layout(
+        self,
+        max_streams: int = DEFAULT_MAX_STREAMS,
+        places: Whereabouts | None = None,
+    ) -> BlockLayout:
         """The plan laid out on at most that many streams; made once for each.
+
+        Args:
+            max_streams: how many; on each device, where there are several.
+            places: where everything is; None for one device.
 
         Raises:
             GraphError: ``max_streams`` is below 1.
         """
-        found = self._layouts.get(max_streams)
+        key = (max_streams, places)
+        found = self._layouts.get(key)
         if found is None:
-            found = lay_out(self.order, self.nodes, self.loops, max_streams)
-            self._layouts[max_streams] = found
+            found = lay_out(self.order, self.nodes, self.loops, max_streams, places)
+            self._layouts[key] = found
         return found
 
-    def is_laid_out(self, max_streams: int) -> bool:
+    def is_laid_out(self, max_streams: int, places: Whereabouts | None = None) -> bool:
         """True where `layout` for so many streams was asked for before."""
-        return max_streams in self._layouts
+        return (max_streams, places) in self._layouts
 
-    def explain(self, max_streams: int = DEFAULT_MAX_STREAMS, limit: int = 40) -> str:
+    @property
+    def names_devices(self) -> bool:
+        """True where a node or a slot says which device it is on."""
+        found = self._cached.get("names_devices")
+        if found is None:
+            slots = [slot for slot in self.slots if isinstance(slot, BufferSlot)]
+            found = any(node.device for node in self.nodes) or any(
+                slot.device for slot in slots
+            )
+            self._cached["names_devices"] = found
+        return bool(found)
+
+    def explain(
+        self,
+        max_streams: int = DEFAULT_MAX_STREAMS,
+        limit: int = 40,
+        places: Whereabouts | None = None,
+    ) -> str:
         """How the plan is laid out, and why, as text.
 
         Args:
             max_streams: what `layout` is asked for.
             limit: how many items of each block, slots and edges are listed.
+            places: where everything is, as `MultiSession.locate` says; with them the
+                text has the ways between the devices.
         """
-        return explain(self, max_streams, limit)
+        return explain(self, max_streams, limit, places)
 
     def to_dot(self, max_streams: int = DEFAULT_MAX_STREAMS, limit: int = 500) -> str:
         """The plan in Graphviz's language, up to ``limit`` nodes."""
@@ -333,6 +365,7 @@ def _describe(node: LaunchGraphNode, entries: dict[int, int]) -> tuple[object, .
         node.signal_event,
         scalars,
         node.tuning_candidate,
+        *([] if node.device is None else [node.device]),
     )
 
 

@@ -55,10 +55,12 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import LoadedArtifact
+    from accy_async.backends.joined import JoinedBackend
     from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.lowering.outline import Obstacle
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.whereabouts import Whereabouts
 
 __all__ = [
     "Action",
@@ -219,10 +221,11 @@ class PreparedGraph:
     Args:
         backend: the device.
         plan: the plan.
-        kernels: each entry's artifact, as made and as loaded.
+        kernels: each entry's artifact, as made and as loaded, by device and entry.
         bound: what `check_bindings` gave.
         events: what external events are bound to.
         options: scalars and candidates.
+        places: where everything is; None for one device.
 
     Attributes:
         runs: how many runs it has served, one that goes on included.
@@ -239,12 +242,14 @@ class PreparedGraph:
         self,
         backend: Backend,
         plan: LaunchGraphPlan,
-        kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
+        kernels: Mapping[tuple[int, int], tuple[KernelArtifact, LoadedArtifact]],
         bound: Mapping[str, Memory],
         events: Mapping[str, EventHandle],
         options: LaunchOptions,
+        places: Whereabouts | None = None,
     ) -> None:
         self.backend = backend
+        self.places = places
         self.plan = plan
         self.bound = bound
         self.options = options
@@ -388,20 +393,43 @@ class PreparedGraph:
         return self._slot_of[name]
 
     def _allocate(self) -> None:
-        backend, plan = self.backend, self.plan
+        plan = self.plan
         memories: list[Memory] = []
-        for slot in plan.slots:
+        for index, slot in enumerate(plan.slots):
             memory = self.bound.get(slot.name)
             if memory is None:
-                memory = backend.allocate_buffer(slot.byte_size)
+                memory = self._at(index).allocate_buffer(slot.byte_size)
                 self._scratch.append(memory)
             memories.append(memory)
         self.initial_memories = tuple(memories)
         for name in plan.signalled_events:
             if name not in self.events:
-                event = backend.create_event()
+                event = self._of_event(name).create_event()
                 self._own_events.append(event)
                 self.events[name] = event
+
+    def _at(self, slot: int) -> Backend:
+        """The device that a slot is on."""
+        if self.places is None:
+            return self.backend
+        return cast("JoinedBackend", self.backend).at(self.places.slots[slot])
+
+    def _of_event(self, name: str) -> Backend:
+        """The device that an event is signalled on."""
+        if self.places is None:
+            return self.backend
+        return cast("JoinedBackend", self.backend).at(self.places.events[name])
+
+    def _is_awaited_by_host(self, node: LaunchGraphNode, name: str) -> bool:
+        """Whether a node's device cannot wait for an event of the plan itself.
+
+        The edge from the node that signals it is resolved on the host then.
+        """
+        if self.places is None or name not in self.plan.signalled_events:
+            return False
+        joined = cast("JoinedBackend", self.backend)
+        on = joined.at(self.places.nodes[self.plan.node_index[node.name]])
+        return not on.can_wait_for(self._of_event(name))
 
     def _destroy(self, errors: list[Exception]) -> None:
         handles: list[Handle] = []
@@ -425,7 +453,11 @@ class PreparedGraph:
             if isinstance(made, PreparedLaunch)
             else made
         )
-        waits = [self.events[name] for name in node.wait_events]
+        waits = [
+            self.events[name]
+            for name in node.wait_events
+            if not self._is_awaited_by_host(node, name)
+        ]
         signal = None if node.signal_event is None else self.events[node.signal_event]
 
         def with_events(stream: StreamHandle | None, guard: Guard | None) -> int:
@@ -473,6 +505,8 @@ class PreparedGraph:
             )
         if isinstance(operation, EventWait):
             awaited = self.events[operation.event]
+            if self._is_awaited_by_host(node, operation.event):
+                return lambda stream, _: backend.mark(stream).position
             return lambda stream, _: backend.stream_wait_event(stream, awaited)
         assert isinstance(operation, EventSignal)
         signalled = self.events[operation.event]
@@ -482,10 +516,12 @@ class PreparedGraph:
         self, node: LaunchGraphNode, call: KernelCall, memories: Sequence[Memory]
     ) -> PreparedLaunch:
         backend, entry = self.backend, call.entry
-        artifact, loaded = self._kernels[id(entry)]
+        index = self.plan.node_index[node.name]
+        place = 0 if self.places is None else self.places.nodes[index]
+        artifact, loaded = self._kernels[place, id(entry)]
         runtime = self._runtime_scalars(node, entry)
         geometry = self._geometry(node, entry, runtime)
-        self.geometries[self.plan.node_index[node.name]] = geometry
+        self.geometries[index] = geometry
         if entry.shape_profile is not None:
             entry.shape_profile.check(runtime)
         if entry.buffers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
@@ -12,6 +12,7 @@ from accy_async.backends.cleanup import raise_together
 from accy_async.backends.handles import BufferHandle, EventHandle
 from accy_async.backends.loading import load_entry
 from accy_async.graph.lowering.policy import can_lower, follow
+from accy_async.graph.nodes import KernelCall
 from accy_async.graph.prepared import Binding, Memory, PreparedGraph
 from accy_async.graph.slices import in_slices, without_pauses
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import LoadedArtifact
+    from accy_async.backends.joined import JoinedBackend
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.whereabouts import Whereabouts
 
 __all__ = ["MAX_PREPARED", "Preparer"]
 
@@ -42,7 +45,8 @@ class Preparer:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._kernels: dict[int, tuple[KernelArtifact, LoadedArtifact]] = {}
+        # By device and entry; a backend of one device is number 0.
+        self._kernels: dict[tuple[int, int], tuple[KernelArtifact, LoadedArtifact]] = {}
         self._entries: list[KernelCallArtifact] = []
         self._loading = anyio.Lock()
         self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
@@ -56,6 +60,7 @@ class Preparer:
         bindings: Mapping[str, Binding],
         bound: Mapping[str, Memory],
         options: LaunchOptions,
+        places: Whereabouts | None = None,
     ) -> PreparedGraph:
         """A plan made ready, for one run until it is given back (`is_in_use`).
 
@@ -64,7 +69,7 @@ class Preparer:
 
         Cancellation: nothing is left of it but loaded kernels.
         """
-        key = _key(plan, bindings, bound, options)
+        key = (*_key(plan, bindings, bound, options), places)
         found = self._prepared.get(key)
         if found is not None and not found.is_in_use and found.is_alive:
             self._prepared.move_to_end(key)
@@ -74,7 +79,7 @@ class Preparer:
         taken = self._take_over(key, bound, options)
         if taken is not None:
             return taken
-        prepared = await self.make(plan, bindings, bound, options)
+        prepared = await self.make(plan, bindings, bound, options, places)
         prepared.is_in_use = True
         prepared.runs = 1
         replaced = self._prepared.pop(key, None)
@@ -90,19 +95,20 @@ class Preparer:
         bindings: Mapping[str, Binding],
         bound: Mapping[str, Memory],
         options: LaunchOptions,
+        places: Whereabouts | None = None,
     ) -> PreparedGraph:
-        """Load a plan's kernels, and prepare it.
+        """Load a plan's kernels, on each device that launches them, and prepare it.
 
         Cancellation: nothing is left of it but loaded kernels.
         """
-        await self._load_kernels(plan)
+        await self._load_kernels(plan, places)
         events = {
             name: event
             for name, event in bindings.items()
             if isinstance(event, EventHandle)
         }
         prepared = PreparedGraph(
-            self._backend, plan, self._kernels, bound, events, options
+            self._backend, plan, self._kernels, bound, events, options, places
         )
         try:
             with without_pauses(len(plan.nodes)):
@@ -167,15 +173,27 @@ class Preparer:
         except Exception as error:  # noqa: BLE001 - joined to the run's outcome
             errors.append(error)
 
-    async def _load_kernels(self, plan: LaunchGraphPlan) -> None:
+    async def _load_kernels(
+        self, plan: LaunchGraphPlan, places: Whereabouts | None
+    ) -> None:
         """Load the kernels of a plan that are not loaded yet, each once."""
-        wanted = {id(entry): entry for entry in plan.entries}
+        if places is None:
+            wanted = {(0, id(entry)): entry for entry in plan.entries}
+        else:
+            wanted = {
+                (place, id(node.operation.entry)): node.operation.entry
+                for node, place in zip(plan.nodes, places.nodes, strict=True)
+                if isinstance(node.operation, KernelCall)
+            }
         if wanted.keys() <= self._kernels.keys():
             return
         async with self._loading:
             for identity, entry in wanted.items():
                 if identity not in self._kernels:
-                    loaded = await load_entry(self._backend, entry, None)
+                    device = self._backend
+                    if places is not None:
+                        device = cast("JoinedBackend", device).at(identity[0])
+                    loaded = await load_entry(device, entry, None)
                     self._entries.append(entry)  # keeps its identity its own
                     self._kernels[identity] = (loaded.artifact, loaded.loaded)
 

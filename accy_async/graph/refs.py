@@ -75,13 +75,14 @@ class NodeOptions(TypedDict, total=False):
     """What every step may be told besides what it does.
 
     ``name`` is made up if left out. ``after`` is what it waits for besides its
-    data. For ``stream``, ``priority``, ``wait`` (names of events) and
+    data. For ``stream``, ``priority``, ``device``, ``wait`` (names of events) and
     ``signal`` see `LaunchGraphNode`.
     """
 
     name: str | None
     stream: str | None
     priority: int | None
+    device: str | None
     after: Ref | Iterable[Ref]
     wait: str | Iterable[str]
     signal: str | None

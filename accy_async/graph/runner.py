@@ -69,7 +69,7 @@ class Runner:
         prepared: the plan.
         progress: what has become of the nodes.
         streams: the streams of this run.
-        take_event: gives a pooled event.
+        take_event: gives a pooled event for a stream.
         governor: shares the room in flight.
         telling: tells an observer; None where there is none.
     """
@@ -80,7 +80,7 @@ class Runner:
         prepared: PreparedGraph,
         progress: RunProgress,
         streams: list[StreamHandle],
-        take_event: Callable[[], EventHandle],
+        take_event: Callable[[StreamHandle], EventHandle],
         governor: Governor,
         telling: Telling | None,
     ) -> None:
@@ -107,9 +107,8 @@ class Runner:
 
         Cancellation: nothing further is submitted; host calls are cancelled.
         """
-        lanes = list(range(len(self._submitter.streams)))
         with self._pace:
-            await self._run_block(Frame(layout, lanes))
+            await self._run_block(self._submitter.top_frame(layout))
 
     # Blocks
 
@@ -140,7 +139,9 @@ class Runner:
         index, body, place, waits, record = step
         lane = frame.lanes[place]
         for number in waits:
-            self._submitter.wait_for(frame, number, lane)
+            mark = self._submitter.wait_for(frame, number, lane)
+            if mark is not None:
+                await self._wait_across(mark)
         if body is None:
             self._submitter.submit(index, lane)
         else:
@@ -197,7 +198,7 @@ class Runner:
         operations = len(layout.waits[item]) + (entry.body is None) + 1
         if not self._pace.has_room(operations):
             await self._pace.wait_for_room(operations)
-        submitter.wait_before(frame, item)
+        await self._wait_across(*submitter.wait_before(frame, item))
         if entry.body is None:
             submitter.submit(entry.index, lane)
         else:
@@ -211,7 +212,7 @@ class Runner:
             await self._wait_on_host(frame, item)
             await self._call(entry.index)
             return
-        self._submitter.wait_before(frame, item)
+        await self._wait_across(*self._submitter.wait_before(frame, item))
         await self._run_loop(entry.index, entry.body, frame.lane_of(item))
         self._submitter.record_after(frame, item)
 
@@ -287,14 +288,28 @@ class Runner:
             operations = 2 * len(lanes)
             if not self._pace.has_room(operations):
                 await self._pace.wait_for_room(operations)
-            submitter.fork(frame)
+            await self._wait_across(*submitter.fork(frame))
         if lanes and not frame.layout.is_static:
             frame.began = self._progress.last_mark(lanes[0])
         await self._run_block(frame)
-        submitter.join(frame)
+        await self._wait_across(*submitter.join(frame))
         slot = self._prepared.slot_index
         for carry in self._plan.loops[index].carries:
             submitter.swap(slot(carry.current), slot(carry.next))
+
+    async def _wait_across(self, *marks: Mark | None) -> None:
+        """Wait here for points that one device cannot wait for on another.
+
+        Raises:
+            DeviceError: the other device, or its stream, failed by then.
+        """
+        for mark in marks:
+            if mark is None:
+                continue
+            await mark.wait_reached()
+            error = mark.timeline.error_at(mark.position)
+            if error is not None:
+                raise error.copy() from error
 
     # Host calls
 

@@ -17,6 +17,7 @@ from accy_async.backends.completion import run_abandonable
 if TYPE_CHECKING:
     from accy_async.graph.layout import BlockLayout
     from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.whereabouts import Whereabouts
 
 __all__ = ["SLICE_NS", "in_slices", "laid_out", "without_pauses"]
 
@@ -107,16 +108,20 @@ async def in_slices(steps: Iterable[object]) -> None:
             began = time.perf_counter_ns()
 
 
-async def laid_out(plan: LaunchGraphPlan, max_streams: int) -> BlockLayout:
+async def laid_out(
+    plan: LaunchGraphPlan, max_streams: int, places: Whereabouts | None = None
+) -> BlockLayout:
     """A plan's layout; the first of a large plan is worked out on a thread.
 
     Cancellation: returns at once; the layout is there for who asks next.
     """
-    if len(plan.nodes) > _LAID_OUT_AT_ONCE and not plan.is_laid_out(max_streams):
+    if len(plan.nodes) > _LAID_OUT_AT_ONCE and not plan.is_laid_out(
+        max_streams, places
+    ):
         with without_pauses(len(plan.nodes)):
             await run_abandonable(
-                lambda: plan.layout(max_streams),
+                lambda: plan.layout(max_streams, places),
                 lambda _: None,
                 name="laying out a plan",
             )
-    return plan.layout(max_streams)
+    return plan.layout(max_streams, places)

@@ -27,11 +27,13 @@ class Stream:
         priority: as a node asked for it; None until one has.
         labels: the labels that have it.
         lanes: its lanes, by number.
+        device: its device's number.
     """
 
     priority: int | None = None
     labels: list[str] = attrs.field(factory=list)
     lanes: list[int] = attrs.field(factory=list)
+    device: int = 0
 
 
 def merged(one: Clock, two: Clock) -> Clock:

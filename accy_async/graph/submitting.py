@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from accy_async.backends.contract.steps import LaunchStep
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import EventHandle, StreamHandle
+    from accy_async.backends.joined import JoinedBackend
     from accy_async.errors import DeviceError
     from accy_async.graph.layout import BlockLayout, Step
     from accy_async.graph.prepared import Memory, PreparedGraph
@@ -35,12 +36,14 @@ class Frame:
     It has no streams (``lanes``) where the run is one of host calls alone.
     """
 
-    __slots__ = ("began", "events", "lanes", "layout")
+    __slots__ = ("began", "events", "lanes", "layout", "marks")
 
     def __init__(self, layout: BlockLayout, lanes: list[int]) -> None:
         self.layout = layout
         self.lanes = lanes
         self.events: dict[int, EventHandle] = {}
+        # Where each event was recorded, where streams may be unable to wait for it.
+        self.marks: dict[int, Mark] = {}
         # Where the device was when this turn of a loop began, for host calls.
         self.began: Mark | None = None
 
@@ -58,7 +61,7 @@ class Submitter:
         prepared: the plan.
         progress: what has become of the nodes.
         streams: the streams of this run.
-        take_event: gives a pooled event.
+        take_event: gives a pooled event for a stream.
         telling: tells an observer; None where there is none.
     """
 
@@ -68,7 +71,7 @@ class Submitter:
         prepared: PreparedGraph,
         progress: RunProgress,
         streams: list[StreamHandle],
-        take_event: Callable[[], EventHandle],
+        take_event: Callable[[StreamHandle], EventHandle],
         telling: Telling | None,
     ) -> None:
         self.streams = streams
@@ -78,6 +81,14 @@ class Submitter:
         self._progress = progress
         self._take_event = take_event
         self._telling = telling
+        # The devices, where there are several, and the lanes on each.
+        self._joined: JoinedBackend | None = None
+        self._lanes_on: list[list[int]] = []
+        if prepared.places is not None:
+            self._joined = cast("JoinedBackend", backend)
+            self._lanes_on = [[] for _ in prepared.places.devices]
+            for lane, stream in enumerate(streams):
+                self._lanes_on[self._joined.number_of(stream)].append(lane)
         # Where nobody is told of each, and loops change no buffers.
         self._is_plain = telling is None and not prepared.carried
 
@@ -97,7 +108,7 @@ class Submitter:
             if record >= 0:
                 after = events.get(record)
                 if after is None:
-                    after = events[record] = self._take_event()
+                    after = events[record] = self._take_event(streams[lanes[place]])
             guard = NodeGuard(progress, index)
             together.append((streams[lanes[place]], before, launch, guard, after))
         positions: list[int] = []
@@ -133,7 +144,7 @@ class Submitter:
         if self._telling is None:
             guard: Guard = progress.guard(node)
         else:
-            guard = self._telling.guard(node, stream.id)
+            guard = self._telling.guard(node, self._track(stream))
             self._telling.begin(guard, stream)
         try:
             position = action(stream, guard)
@@ -155,31 +166,52 @@ class Submitter:
         guard.failed(cast("DeviceError", error))
         self._progress.skipped(node)
 
+    def _track(self, stream: StreamHandle) -> int:
+        """The number of a stream for observers: each device counts from 1."""
+        return stream.id if self._joined is None else self._joined.track(stream)
+
     # Events
 
     def record(self, frame: Frame, number: int, lane: int) -> None:
         """Record one of the block's events, by its number, on a stream."""
         event = frame.events.get(number)
         if event is None:
-            event = frame.events[number] = self._take_event()
+            event = frame.events[number] = self._take_event(self.streams[lane])
         position = self._backend.record_event(event, self.streams[lane])
+        if self._joined is not None:
+            frame.marks[number] = Mark(self._progress.timelines[lane], position)
         self._progress.reached(lane, position)
         self._progress.event_records += 1
 
-    def wait_for(self, frame: Frame, number: int, lane: int) -> None:
-        """Hold what follows on a stream back until one of the block's events."""
+    def wait_for(self, frame: Frame, number: int, lane: int) -> Mark | None:
+        """Hold what follows on a stream back until one of the block's events.
+
+        Returns:
+            The point that the host has to wait for instead, before it goes on, where
+            the stream's device cannot wait for the event's.
+        """
         event = frame.events[number]
+        if self._joined is not None and not self._joined.can_wait(
+            self.streams[lane], event
+        ):
+            return frame.marks[number]
         position = self._backend.stream_wait_event(self.streams[lane], event)
         self._progress.reached(lane, position)
         self._progress.event_waits += 1
+        return None
 
-    def wait_before(self, frame: Frame, item: int) -> None:
-        """Hold an item back until those on other streams that it depends on."""
+    def wait_before(self, frame: Frame, item: int) -> list[Mark | None]:
+        """Hold an item back until those on other streams that it depends on.
+
+        Returns, as `fork` and `join` do, what `wait_for` does for each.
+        """
         layout = frame.layout
         if not frame.lanes:
-            return
-        for signaller in layout.waits[item]:
+            return []
+        return [
             self.wait_for(frame, layout.events[signaller], frame.lane_of(item))
+            for signaller in layout.waits[item]
+        ]
 
     def record_after(self, frame: Frame, item: int) -> None:
         """Record an item's event, if other streams wait for one."""
@@ -188,29 +220,56 @@ class Submitter:
 
     # Loops
 
+    def top_frame(self, layout: BlockLayout) -> Frame:
+        """The plan's top block, on the streams of the run."""
+        if self._joined is not None:
+            return Frame(layout, self._lanes_across(layout))
+        return Frame(layout, list(range(len(self.streams))))
+
     def body_frame(self, body: BlockLayout, lane: int) -> Frame:
         """A loop's body on the loop's own stream, and on the next ones of the run."""
         count = len(self.streams)
         if not count:
             return Frame(body, [])
+        if self._joined is not None:
+            return Frame(body, self._lanes_across(body, lane))
         lanes = [(lane + i) % count for i in range(max(1, body.stream_count))]
         return Frame(body, lanes)
 
-    def fork(self, frame: Frame) -> None:
+    def _lanes_across(self, layout: BlockLayout, first: int = -1) -> list[int]:
+        """A lane of its device for each stream of a block, the first one's given.
+
+        The lanes of a device take turns, from the one behind the first on.
+        """
+        next_on = [0] * len(self._lanes_on)
+        if first >= 0:
+            device = self._joined.number_of(self.streams[first])  # type: ignore[union-attr]
+            next_on[device] = self._lanes_on[device].index(first)
+        devices = layout.stream_devices
+        lanes = [first] if first >= 0 and not devices else []
+        for device in devices:
+            on = self._lanes_on[device]
+            lanes.append(on[next_on[device] % len(on)])
+            next_on[device] += 1
+        return lanes
+
+    def fork(self, frame: Frame) -> list[Mark | None]:
         """The iteration's other streams begin after its first one's work so far."""
         others = set(frame.lanes[1:]) - {frame.lanes[0]}
-        if others:
-            self.record(frame, _FORK, frame.lanes[0])
-            for lane in others:
-                self.wait_for(frame, _FORK, lane)
+        if not others:
+            return []
+        self.record(frame, _FORK, frame.lanes[0])
+        return [self.wait_for(frame, _FORK, lane) for lane in others]
 
-    def join(self, frame: Frame) -> None:
+    def join(self, frame: Frame) -> list[Mark | None]:
         """The iteration's first stream goes on after all of its others' work."""
         layout = frame.layout
-        for item in layout.ends if frame.lanes else ():
-            stream = layout.stream[item]
-            if stream >= 0 and frame.lanes[stream] != frame.lanes[0]:
-                self.wait_for(frame, layout.events[item], frame.lanes[0])
+        return [
+            self.wait_for(frame, layout.events[item], frame.lanes[0])
+            for item in (layout.ends if frame.lanes else ())
+            if layout.stream[item] >= 0
+            and frame.lanes[layout.stream[item]] != frame.lanes[0]
+        ]
 
     def swap(self, first: int, second: int) -> None:
         """Exchange what holds the values of two slots, after an iteration."""

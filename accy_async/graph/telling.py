@@ -188,9 +188,12 @@ class Telling:
 
     def begin(self, guard: Guard, stream: StreamHandle) -> None:
         """A node is about to be submitted to the stream."""
-        if self._clock is not None and isinstance(guard, _TellingGuard):
+        clock = self._clock
+        if clock is None or not isinstance(guard, _TellingGuard):
+            return
+        if clock.takes(stream):
             try:
-                guard.stamp = self._clock.begin(stream)
+                guard.stamp = clock.begin(stream)
             except AccyError:
                 return  # submitting the node will say the same
 
@@ -203,7 +206,7 @@ class Telling:
         """
         if not isinstance(guard, _TellingGuard):
             return
-        if self._clock is None:
+        if self._clock is None or not self._clock.takes(stream):
             if guard.index in self._progress.unguarded:
                 timeline.watch(position, _Passing(guard))
             return

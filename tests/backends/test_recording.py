@@ -98,6 +98,11 @@ async def call_everything(backend: RecordingBackend) -> None:
     graph = backend.create_graph(GraphRequest(body=()))
     backend.update_graph(graph, GraphRequest(body=()))
     backend.launch_graph(graph)
+    peer = RecordingBackend(index=1)
+    backend.copy_to_peer(buffer, peer.allocate_buffer(64), peer)
+    theirs = peer.create_event()
+    peer.record_event(theirs)
+    backend.wait_for_peer(stream, theirs, peer)
     backend.destroy(buffer)
 
 
@@ -129,6 +134,8 @@ async def test_every_call_is_recorded_in_order(backend: RecordingBackend) -> Non
         "create_graph",
         "update_graph(6)",
         "launch_graph(6)",
+        "copy_to_peer(2)",
+        "wait_for_peer(2)",
         "destroy(2)",
     ]
     assert {call.kind for call in backend.calls} == set(CALL_KINDS)

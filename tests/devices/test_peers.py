@@ -20,8 +20,18 @@ from accy_async.errors import (
 pytestmark = pytest.mark.anyio
 
 
-def two(**options: bool) -> tuple[RecordingBackend, RecordingBackend]:
-    return RecordingBackend(**options), RecordingBackend(index=1, **options)
+def two(
+    *, has_peer_access: bool = True, can_wait_for_peers: bool = True
+) -> tuple[RecordingBackend, RecordingBackend]:
+    one, other = (
+        RecordingBackend(
+            index=index,
+            has_peer_access=has_peer_access,
+            can_wait_for_peers=can_wait_for_peers,
+        )
+        for index in range(2)
+    )
+    return one, other
 
 
 async def test_a_stream_waits_for_another_devices_event() -> None:
@@ -174,8 +184,8 @@ async def test_staged_copies_read_one_piece_while_writing_another() -> None:
 
 async def test_what_a_peer_uses_is_freed_when_it_is_done() -> None:
     """A buffer destroyed while another device copies it lives until then."""
-    for options in ({}, {"has_peer_access": False}):
-        one, other = two(**options)
+    for has_peer_access in (True, False):
+        one, other = two(has_peer_access=has_peer_access)
         source, target = one.allocate_buffer(64), other.allocate_buffer(64)
         device = one if one.route_to(other).device == "cuda:0" else other
         stream = device.create_stream()

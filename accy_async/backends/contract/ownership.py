@@ -15,6 +15,7 @@ from accy_async.errors import DeviceLost, SessionClosed
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
+    from accy_async.backends.origins import Origin
 
 __all__ = ["Ownership"]
 
@@ -108,9 +109,24 @@ class Ownership(BackendCore):
         return self._reaper
 
     @property
+    def origin(self) -> Origin:
+        """What the handles that it gives out say that they are of."""
+        return self._origin
+
+    @property
     def is_healthy(self) -> bool:
         """True while the backend is open and its device answers."""
         return not (self._is_closed or self._is_forked) and self._lost is None
+
+    @property
+    def is_answering(self) -> bool:
+        """True where waiting for it makes sense: for one device, the same."""
+        return self.is_healthy
+
+    @property
+    def loss(self) -> DeviceLost | None:
+        """How the device was lost, if it was; to look at, which tells nobody."""
+        return self._lost
 
     def untold_loss(self) -> DeviceLost | None:
         """The loss of the device, if no call or wait has raised it yet."""

@@ -35,6 +35,7 @@ __all__ = [
     "Outline",
     "OutlineNode",
     "outline",
+    "several_devices",
 ]
 
 MOST_UNROLLED = 128
@@ -62,6 +63,11 @@ class Obstacle:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}" if self.name else self.reason
+
+
+def several_devices(devices: Sequence[str]) -> Obstacle:
+    """What is in the way of a plan on several devices: a graph is one device's."""
+    return Obstacle("", f"it runs on several devices: {', '.join(devices)}")
 
 
 @attrs.frozen(eq=False)

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import AccyError, GraphError
 from accy_async.graph.lowering.lowered import LoweredGraph
-from accy_async.graph.lowering.outline import Obstacle, Outline, outline
+from accy_async.graph.lowering.outline import (
+    Obstacle,
+    Outline,
+    outline,
+    several_devices,
+)
 from accy_async.graph.nodes import RuntimeScalar
 from accy_async.graph.options import Lowering
 
@@ -66,7 +71,7 @@ async def lower(
         return None
     if not must and prepared.runs < FIRST_LOWERED_RUN:
         return None
-    hindrance = _hindrance(options, is_observed=is_observed)
+    hindrance = _hindrance(prepared, options, is_observed=is_observed)
     if hindrance is not None:
         if must:
             raise _refusal(prepared.plan, (hindrance,))
@@ -163,8 +168,12 @@ def _outline_of(prepared: PreparedGraph) -> Outline | tuple[Obstacle, ...]:
     )
 
 
-def _hindrance(options: LaunchOptions, *, is_observed: bool) -> Obstacle | None:
-    """What is in the way in this run alone."""
+def _hindrance(
+    prepared: PreparedGraph, options: LaunchOptions, *, is_observed: bool
+) -> Obstacle | None:
+    """What is in the way in this run alone, or where the plan is laid out now."""
+    if prepared.places is not None:
+        return several_devices(prepared.places.devices)
     if options.stream is not None:
         why = "its options name a stream, on which one node is to follow the other"
         return Obstacle("", why)

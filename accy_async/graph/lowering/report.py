@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from accy_async.graph.lowering.outline import Obstacle, Outline, outline
+from accy_async.graph.lowering.outline import (
+    Obstacle,
+    Outline,
+    outline,
+    several_devices,
+)
 
 if TYPE_CHECKING:
     from accy_async.graph.plan import LaunchGraphPlan
@@ -18,8 +24,19 @@ def obstacles(plan: LaunchGraphPlan, *, has_loops: bool = True) -> tuple[Obstacl
     return () if isinstance(found, Outline) else found
 
 
-def lowering_report(plan: LaunchGraphPlan, limit: int) -> list[str]:
-    """Whether the plan can be lowered, in lines; else what is in the way."""
+def lowering_report(
+    plan: LaunchGraphPlan, limit: int, devices: Sequence[str] = ()
+) -> list[str]:
+    """Whether the plan can be lowered, in lines; else what is in the way.
+
+    Args:
+        plan: the plan.
+        limit: how many obstacles are listed.
+        devices: those that it runs on, where they are several.
+    """
+    if len(devices) > 1:
+        lines = ["cannot be lowered to a device graph:"]
+        return [*lines, f"  {several_devices(devices)}"]
     found = outline(plan)
     if isinstance(found, Outline):
         loops = sum(1 for node in found.body if node.turns)
