@@ -111,6 +111,10 @@ class JoinedBackend:
         """See `Backend.destroy`."""
         return self.of(handle).destroy(handle)
 
+    def discard(self, handle: Handle) -> bool:
+        """See `Backend.discard`."""
+        return self.of(handle).discard(handle)
+
     def object_name(self, handle: Handle) -> str:
         """See `Backend.object_name`."""
         return self.of(handle).object_name(handle)

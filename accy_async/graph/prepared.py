@@ -221,11 +221,12 @@ class PreparedGraph:
     Args:
         backend: the device.
         plan: the plan.
-        kernels: each entry's artifact, as made and as loaded, by device and entry.
+        kernels: each entry's artifact, as made and as loaded.
         bound: what `check_bindings` gave.
         events: what external events are bound to.
         options: scalars and candidates.
         places: where everything is; None for one device.
+        kernels_on: with ``places``, what ``kernels`` is on each device.
 
     Attributes:
         runs: how many runs it has served, one that goes on included.
@@ -242,11 +243,12 @@ class PreparedGraph:
         self,
         backend: Backend,
         plan: LaunchGraphPlan,
-        kernels: Mapping[tuple[int, int], tuple[KernelArtifact, LoadedArtifact]],
+        kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
         bound: Mapping[str, Memory],
         events: Mapping[str, EventHandle],
         options: LaunchOptions,
         places: Whereabouts | None = None,
+        kernels_on: Sequence[Mapping[int, tuple[KernelArtifact, LoadedArtifact]]] = (),
     ) -> None:
         self.backend = backend
         self.places = places
@@ -262,6 +264,7 @@ class PreparedGraph:
         self.awaited: set[int] = set()
         self.geometries: dict[int, FixedLaunch] = {}
         self._kernels = kernels
+        self._kernels_on = kernels_on
         self._scratch: list[BufferHandle] = []
         self._own_events: list[EventHandle] = []
         try:
@@ -517,8 +520,10 @@ class PreparedGraph:
     ) -> PreparedLaunch:
         backend, entry = self.backend, call.entry
         index = self.plan.node_index[node.name]
-        place = 0 if self.places is None else self.places.nodes[index]
-        artifact, loaded = self._kernels[place, id(entry)]
+        kernels = self._kernels
+        if self.places is not None:
+            kernels = self._kernels_on[self.places.nodes[index]]
+        artifact, loaded = kernels[id(entry)]
         runtime = self._runtime_scalars(node, entry)
         geometry = self._geometry(node, entry, runtime)
         self.geometries[index] = geometry

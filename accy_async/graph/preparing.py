@@ -45,8 +45,8 @@ class Preparer:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        # By device and entry; a backend of one device is number 0.
-        self._kernels: dict[tuple[int, int], tuple[KernelArtifact, LoadedArtifact]] = {}
+        # By entry, on each device; one device is number 0.
+        self._kernels: list[dict[int, tuple[KernelArtifact, LoadedArtifact]]] = [{}]
         self._entries: list[KernelCallArtifact] = []
         self._loading = anyio.Lock()
         self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
@@ -108,7 +108,14 @@ class Preparer:
             if isinstance(event, EventHandle)
         }
         prepared = PreparedGraph(
-            self._backend, plan, self._kernels, bound, events, options, places
+            self._backend,
+            plan,
+            self._kernels[0],
+            bound,
+            events,
+            options,
+            places,
+            self._kernels,
         )
         try:
             with without_pauses(len(plan.nodes)):
@@ -185,17 +192,21 @@ class Preparer:
                 for node, place in zip(plan.nodes, places.nodes, strict=True)
                 if isinstance(node.operation, KernelCall)
             }
-        if wanted.keys() <= self._kernels.keys():
+            missing = len(places.devices) - len(self._kernels)
+            self._kernels += [{} for _ in range(missing)]
+        known = self._kernels
+        if all(identity in known[place] for place, identity in wanted):
             return
         async with self._loading:
-            for identity, entry in wanted.items():
-                if identity not in self._kernels:
-                    device = self._backend
-                    if places is not None:
-                        device = cast("JoinedBackend", device).at(identity[0])
-                    loaded = await load_entry(device, entry, None)
-                    self._entries.append(entry)  # keeps its identity its own
-                    self._kernels[identity] = (loaded.artifact, loaded.loaded)
+            for (place, identity), entry in wanted.items():
+                if identity in known[place]:
+                    continue
+                device = self._backend
+                if places is not None:
+                    device = cast("JoinedBackend", device).at(place)
+                loaded = await load_entry(device, entry, None)
+                self._entries.append(entry)  # keeps its identity its own
+                known[place][identity] = (loaded.artifact, loaded.loaded)
 
 
 def _key(
