@@ -45,6 +45,7 @@ class DeviceIdentity:
         memory_bytes: memory of the device, 0 if unknown.
         driver: the driver's or system's version; no part of the fingerprint.
         index: its number among the devices of its kind.
+        is_software: True where a processor pretends to be a GPU.
     """
 
     backend: BackendKind = attrs.field(
@@ -57,6 +58,7 @@ class DeviceIdentity:
     memory_bytes: int = attrs.field(default=0, validator=_COUNT)
     driver: str = attrs.field(default="", validator=text(empty=True))
     index: int = attrs.field(default=0, validator=integer())
+    is_software: bool = attrs.field(default=False, validator=instances(bool))
 
     @property
     def device(self) -> str:

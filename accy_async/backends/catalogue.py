@@ -9,13 +9,21 @@ from accy_async.backends.base import DEFAULT_GRACE_S, Backend
 from accy_async.backends.capabilities import Capabilities
 from accy_async.errors import AccyError, BackendUnavailable, InvalidValue
 
-__all__ = ["BACKEND_NAMES", "BackendStatus", "backend_statuses", "open_backend"]
+__all__ = [
+    "BACKEND_NAMES",
+    "BackendStatus",
+    "backend_statuses",
+    "is_backend_name",
+    "open_backend",
+]
 
-_PREFERENCE = ("cuda", "cpu")
-"""What ``auto`` tries, best first."""
+_PREFERENCE = ("cuda", "vulkan", "cpu")
+"""What ``auto`` tries, best first; of Vulkan no software device."""
 
 BACKEND_NAMES = ("auto", *_PREFERENCE, "recording")
-"""What `open_backend` takes."""
+"""What `open_backend` takes; and ``"vulkan:"`` with a device's number or name."""
+
+_VULKAN = "vulkan:"
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +45,13 @@ class BackendStatus:
         """True where `open_backend` would succeed."""
         return self.capabilities is not None
 
+    @property
+    def is_for_auto(self) -> bool:
+        """True where ``auto`` may take it: no software device is taken unasked."""
+        return (
+            self.capabilities is not None and not self.capabilities.identity.is_software
+        )
+
 
 def open_backend(
     name: str = "auto", *, grace_s: float = DEFAULT_GRACE_S, debug: bool = False
@@ -44,7 +59,8 @@ def open_backend(
     """Open a backend by name; ``auto`` takes the best that runs here.
 
     Args:
-        name: one of `BACKEND_NAMES`.
+        name: one of `BACKEND_NAMES`; or a Vulkan device, as ``"vulkan:1"`` or
+            ``"vulkan:lavapipe"``.
         grace_s: how long cleanup waits for the device, in seconds.
         debug: True to have a GPU wait for each launch, so that an error names the one
             that caused it; other backends always know.
@@ -66,16 +82,41 @@ def open_backend(
         from accy_async.backends.cuda import CudaBackend
 
         return CudaBackend(grace_s=grace_s, debug=debug)
+    if name == "vulkan" or name.startswith(_VULKAN):
+        return _open_vulkan(name, grace_s, debug=debug)
     if name == "auto":
         reasons = []
         for candidate in _PREFERENCE:
             try:
+                if candidate == "vulkan":
+                    return _open_vulkan(
+                        candidate, grace_s, debug=debug, hardware_only=True
+                    )
                 return open_backend(candidate, grace_s=grace_s, debug=debug)
             except AccyError as error:
                 reasons.append(f"{candidate}: {error}")
         raise BackendUnavailable("no backend can run here; " + "; ".join(reasons))
     raise InvalidValue(
         "open_backend.name", name, "one of " + ", ".join(map(repr, BACKEND_NAMES))
+    )
+
+
+def is_backend_name(name: str) -> bool:
+    """True for what `open_backend` takes, whether it can run here or not."""
+    return name in BACKEND_NAMES or name.startswith(_VULKAN)
+
+
+def _open_vulkan(
+    name: str, grace_s: float, *, debug: bool, hardware_only: bool = False
+) -> Backend:
+    from accy_async.backends.vulkan import VulkanBackend
+
+    wanted = name.removeprefix(_VULKAN) if name.startswith(_VULKAN) else None
+    return VulkanBackend(
+        int(wanted) if wanted is not None and wanted.isdecimal() else wanted,
+        grace_s=grace_s,
+        hardware_only=hardware_only,
+        debug=debug,
     )
 
 

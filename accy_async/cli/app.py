@@ -11,10 +11,9 @@ from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 from cyclopts.validators import Number
 
 from accy_async import __version__, run
-from accy_async.backends.catalogue import BACKEND_NAMES
+from accy_async.backends.catalogue import BACKEND_NAMES, is_backend_name
 from accy_async.cli.cache import cache_app
 from accy_async.cli.devices import (
-    NOT_IN_THIS_VERSION,
     device_rows,
     devices_document,
 )
@@ -29,7 +28,6 @@ from accy_async.cli.terminal import (
 )
 from accy_async.cli.trace import trace
 from accy_async.cli.tune import tune_app
-from accy_async.errors import BackendUnavailable
 
 __all__ = ["run_command"]
 
@@ -90,7 +88,7 @@ def demo(
     Parameters
     ----------
     backend: str
-        What to run on: auto (the best here), cuda, cpu, or recording (executes
+        What to run on: auto (the best here), cuda, vulkan, cpu, or recording (executes
         nothing).
     length: int
         How many values of the made-up sensor signal to scan; 10,000,000 if left out.
@@ -146,10 +144,8 @@ def demo(
 
 
 def _check_backend(name: str) -> None:
-    if name in BACKEND_NAMES:
+    if is_backend_name(name):
         return
-    if name == "vulkan":
-        raise BackendUnavailable(f"--backend {name}: {NOT_IN_THIS_VERSION}")
     raise UsageError(f"--backend {name}: there are {', '.join(BACKEND_NAMES)}")
 
 

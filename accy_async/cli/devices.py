@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeviceRow",
-    "NOT_IN_THIS_VERSION",
     "device_rows",
     "devices_document",
     "show",
 ]
 
-NOT_IN_THIS_VERSION = "not in this version of accy_async"
+_FINDINGS = {"cuda": cuda_findings, "vulkan": vulkan_findings}
+"""What is told of the drivers of a backend that cannot run."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +37,7 @@ class DeviceRow:
         reason: why it cannot run, or what it is for.
         found: what is installed for it.
         capabilities: what it can do; None if it cannot run.
+        is_for_auto: False where ``auto`` does not take it.
     """
 
     backend: str
@@ -45,21 +46,12 @@ class DeviceRow:
     reason: str = ""
     found: tuple[str, ...] = ()
     capabilities: Capabilities | None = None
+    is_for_auto: bool = True
 
 
 def device_rows() -> list[DeviceRow]:
-    """Every backend there is or is going to be, the best that runs here first."""
+    """Every backend there is, the best first."""
     rows = [_row(status) for status in backend_statuses()]
-    rows += [
-        DeviceRow(
-            backend=name,
-            is_available=False,
-            reason=NOT_IN_THIS_VERSION,
-            found=findings(),
-        )
-        for name, findings in (("vulkan", vulkan_findings),)
-        if name not in {row.backend for row in rows}
-    ]
     recording = open_backend("recording")
     rows.append(
         DeviceRow(
@@ -75,19 +67,24 @@ def device_rows() -> list[DeviceRow]:
 
 
 def _row(status: BackendStatus) -> DeviceRow:
-    is_missing = status.name == "cuda" and not status.is_available
+    findings = None if status.is_available else _FINDINGS.get(status.name)
+    reason = status.reason
+    if status.is_available and not status.is_for_auto:
+        reason = f"a software device: auto passes it over, --backend {status.name} not"
     return DeviceRow(
         backend=status.name,
         is_available=status.is_available,
-        reason=status.reason,
-        found=cuda_findings() if is_missing else (),
+        reason=reason,
+        found=() if findings is None else findings(),
         capabilities=status.capabilities,
+        is_for_auto=status.is_for_auto,
     )
 
 
 def devices_document(rows: list[DeviceRow]) -> dict[str, object]:
     """The report for ``--json``."""
-    chosen = next((r.backend for r in rows if r.is_available and r.is_device), None)
+    candidates = (r for r in rows if r.is_available and r.is_device and r.is_for_auto)
+    chosen = next((row.backend for row in candidates), None)
     return {
         "version": __version__,
         "auto": chosen,
@@ -163,6 +160,4 @@ def _lines(row: DeviceRow) -> list[str]:
     if row.reason:
         lines.append(row.reason)
     lines += row.found
-    if not row.is_available and row.reason == NOT_IN_THIS_VERSION and not row.found:
-        lines.append("nothing of a driver was found either")
     return lines

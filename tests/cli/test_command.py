@@ -101,10 +101,13 @@ def test_wrong_usage_is_a_document_where_that_is_wanted(run: Run) -> None:
     assert "abacus" in ended.document["error"]["message"]
 
 
-def test_backend_of_a_later_version_is_exit_code_3(run: Run) -> None:
+def test_backend_without_its_package_is_exit_code_3(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vulkan", None)
     ended = run("demo", "--backend", "vulkan")
     assert ended.code == ExitCode.NO_BACKEND
-    assert "not in this version" in ended.err
+    assert "install accy-async[vulkan]" in ended.err
 
 
 def test_backend_whose_driver_is_missing_is_exit_code_3(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from accy_async.cli import devices as devices_module
 from accy_async.cli.drivers import cuda_findings, vulkan_findings
 from accy_async.cli.exits import ExitCode
 from tests.cli.conftest import Run
+from tests.vulkan import harness
 
 
 def test_devices_lists_every_backend(run: Run) -> None:
@@ -24,15 +26,13 @@ def test_devices_document(run: Run) -> None:
     """One JSON document with a row for each backend, and nothing else."""
     ended = run("devices", "--json")
     document = ended.document
-    assert document["auto"] in ("cuda", "cpu")
+    assert document["auto"] in ("cuda", "vulkan", "cpu")
     rows = {row["backend"]: row for row in document["backends"]}
-    assert list(rows) == ["cuda", "cpu", "vulkan", "recording"]
+    assert list(rows) == ["cuda", "vulkan", "cpu", "recording"]
     assert rows["cpu"]["is_available"]
     assert rows["cpu"]["device"]["compute_units"] >= 1
     assert "cpu_object" in rows["cpu"]["device"]["formats"]
     assert not rows["recording"]["is_device"]
-    assert not rows["vulkan"]["is_available"]
-    assert rows["vulkan"]["reason"] == devices_module.NOT_IN_THIS_VERSION
 
 
 @pytest.mark.gpu
@@ -46,10 +46,32 @@ def test_gpu_is_what_auto_takes(run: Run) -> None:
     assert rows["cuda"]["device"]["name"] in run("devices").out
 
 
+@pytest.mark.vulkan
+def test_software_device_can_run_and_is_not_what_auto_takes(run: Run) -> None:
+    if reason := harness.unavailable():
+        pytest.skip(f"no Vulkan: {reason}")
+    document = run("devices", "--json").document
+    (row,) = [r for r in document["backends"] if r["backend"] == "vulkan"]
+    assert row["is_available"]
+    assert row["device"]["formats"] == ["vulkan_spirv"]
+    if "software" in row["reason"]:
+        assert document["auto"] != "vulkan"
+
+
+def test_missing_vulkan_says_what_to_install(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vulkan", None)
+    rows = {r["backend"]: r for r in run("devices", "--json").document["backends"]}
+    assert not rows["vulkan"]["is_available"]
+    assert "install accy-async[vulkan]" in rows["vulkan"]["reason"]
+
+
 def test_missing_gpu_says_so_and_what_was_found(
     run: Run, monkeypatch: pytest.MonkeyPatch, without_cuda: None
 ) -> None:
-    monkeypatch.setattr(devices_module, "cuda_findings", lambda: ("devices: nvidia0",))
+    found = {"cuda": lambda: ("devices: nvidia0",)}
+    monkeypatch.setattr(devices_module, "_FINDINGS", found)
     ended = run("devices", "--json")
     rows = {row["backend"]: row for row in ended.document["backends"]}
     assert not rows["cuda"]["is_available"]

@@ -41,10 +41,11 @@ __all__ = [
     "CudaDevice",
     "Device",
     "RecordingDevice",
+    "VulkanDevice",
     "join_threads",
 ]
 
-THREADS = ("accy_async cpu", "accy_async cuda")
+THREADS = ("accy_async cpu", "accy_async cuda", "accy_async vulkan")
 _HOLDS = 8
 _INVENTED = BufferHandle(id=10**6, backend=BackendKind.CPU, byte_size=8)
 
@@ -338,6 +339,66 @@ class CudaDevice(Device):
         join_threads(self._threads_before)
 
 
+class VulkanDevice(Device):
+    """The first Vulkan device; streams are held by a gate on the host.
+
+    Where the validation layer is installed, it looks on, and must say nothing.
+    """
+
+    executes = True
+    knows_parameters = False
+    opens_after_fork = False
+
+    def __init__(self) -> None:
+        # Only where it is used: the bindings are not installed everywhere.
+        from accy_async.backends.vulkan import VulkanBackend
+        from tests.vulkan import harness
+        from tests.vulkan import native as kernels
+
+        super().__init__()
+        self._kernels = kernels
+        self.vulkan = VulkanBackend(validation=harness.has_validation())
+        self.backend = self.vulkan
+        self._gates: list[Callable[[], None]] = []
+        self._scrap = self.backend.allocate_buffer(4)
+        self.settle_in()
+
+    def kernel_names(self) -> Iterable[str]:
+        return self._kernels.NAMES
+
+    def artifact(self, name: str) -> KernelArtifact:
+        return self._kernels.artifact(name)
+
+    def echo_artifact(self, dtype: DType) -> KernelArtifact:
+        return self._kernels.echo_artifact(dtype)
+
+    def hold(self, stream: StreamHandle | None = None) -> Callable[[], None]:
+        from tests.vulkan.gates import hold
+
+        release = hold(self.vulkan, stream)
+        self._gates.append(release)
+        return release
+
+    def fail(
+        self,
+        stream: StreamHandle | None = None,
+        *,
+        code: int = 7,
+        node: str | None = None,
+    ) -> None:
+        scalars = [ScalarArgument.u64(0), ScalarArgument.i32(code)]
+        self.backend.launch(
+            self.request("fail", [self._scrap], scalars, stream=stream, node=node)
+        )
+
+    def close(self) -> None:
+        for release in self._gates:
+            release()
+        self.backend.close()
+        join_threads(self._threads_before)
+        assert self.vulkan.validation_messages == ()
+
+
 def join_threads(others: Collection[threading.Thread] = ()) -> None:
     """Wait for the backends' threads to end, as they must once closed.
 
@@ -355,4 +416,5 @@ DEVICES: dict[str, Callable[[], Device]] = {
     "recording": RecordingDevice,
     "cpu": CpuDevice,
     "cuda": CudaDevice,
+    "vulkan": VulkanDevice,
 }

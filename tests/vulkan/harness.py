@@ -27,7 +27,15 @@ from accy_async.compiler.form import Kernel
 from accy_async.dtypes import ScalarArgument
 from tests.compiler.harness import Array
 
-__all__ = ["Device", "VulkanRunner", "compiled", "device", "run_once", "unavailable"]
+__all__ = [
+    "Device",
+    "VulkanRunner",
+    "compiled",
+    "device",
+    "has_validation",
+    "run_once",
+    "unavailable",
+]
 
 _WHOLE_SIZE = 2**64 - 1  # the binding has it as a negative number
 _CONTROLS = {
@@ -48,6 +56,15 @@ def unavailable() -> str:
     except Exception as error:  # noqa: BLE001 - whatever a driver or its absence raises
         return f"{type(error).__name__}: {error}"
     return "" if find_glslang() else "there is no glslang"
+
+
+@functools.cache
+def has_validation() -> bool:
+    """Whether the validation layer is installed."""
+    import vulkan as vk
+
+    names = [layer.layerName for layer in vk.vkEnumerateInstanceLayerProperties()]
+    return "VK_LAYER_KHRONOS_validation" in names
 
 
 @functools.cache

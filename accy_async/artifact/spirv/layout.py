@@ -96,6 +96,10 @@ class Types:
             self._fail("a block of push constants without a size", offset)
         return size
 
+    def shared_size(self, pointer: int) -> int:
+        """Bytes of what a pointer type points to; 0 where they are left open."""
+        return self._sizes.get(self._pointed.get(pointer, 0)) or 0
+
     def pointed_decorations(self, pointer: int) -> set[int]:
         """The decorations that all members of the struct pointed to have."""
         struct = self._pointed.get(pointer, 0)

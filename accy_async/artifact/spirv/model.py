@@ -82,6 +82,8 @@ class SpirvModule:
         push_constant_bytes: the end of its push constants; 0 without any.
         execution_modes: numbers of the modes of its entry points with their
             literals, such as ``(4462, 32)``: rounding to nearest even in 32 bits.
+        shared_bytes: what the arrays that the threads of a workgroup share take
+            together, padding aside.
     """
 
     version: tuple[int, int]
@@ -91,3 +93,4 @@ class SpirvModule:
     bindings: tuple[SpirvBinding, ...]
     push_constant_bytes: int
     execution_modes: frozenset[tuple[int, ...]]
+    shared_bytes: int = 0

@@ -35,7 +35,8 @@ _LOCAL_SIZE, _LOCAL_SIZE_ID = 17, 38
 _NON_WRITABLE, _NON_READABLE = 24, 25
 _BUILT_IN, _WORKGROUP_SIZE = 11, 25
 _BINDING, _DESCRIPTOR_SET = 33, 34
-_UNIFORM_CONSTANT, _UNIFORM, _PUSH_CONSTANT, _STORAGE_BUFFER = 0, 2, 9, 12
+_UNIFORM_CONSTANT, _UNIFORM, _WORKGROUP = 0, 2, 4
+_PUSH_CONSTANT, _STORAGE_BUFFER = 9, 12
 _RESOURCES = (_UNIFORM_CONSTANT, _UNIFORM, _STORAGE_BUFFER)
 _ADDRESSING = {0: "Logical", 5348: "PhysicalStorageBuffer64"}
 _MEMORY_MODELS = {1: "GLSL450", 3: "Vulkan"}
@@ -71,6 +72,7 @@ class _Reader:
         self._entries: dict[str, int] = {}
         self._all_entries: set[tuple[int, str]] = set()
         self._modes: dict[int, dict[int, tuple[int, ...]]] = {}
+        self._every_mode: dict[int, set[tuple[int, tuple[int, ...]]]] = {}
         self._decorations: dict[int, dict[int, tuple[int, ...]]] = {}
         self._variables: list[tuple[int, int, int, int]] = []
         self._functions: set[int] = set()
@@ -127,7 +129,12 @@ class _Reader:
             execution_modes=frozenset(
                 (mode, *literals)
                 for entry in self._entries.values()
-                for mode, literals in self._modes.get(entry, {}).items()
+                for mode, literals in self._every_mode.get(entry, ())
+            ),
+            shared_bytes=sum(
+                self._types.shared_size(pointer)
+                for _, pointer, storage, _ in self._variables
+                if storage == _WORKGROUP
             ),
         )
 
@@ -202,6 +209,8 @@ class _Reader:
     def _read_mode(self, operands: tuple[int, ...]) -> None:
         entry, mode, *literals = self._take(operands, 2)
         self._modes.setdefault(self._id(entry), {})[mode] = tuple(literals)
+        # Modes of the floats come once for each width.
+        self._every_mode.setdefault(entry, set()).add((mode, tuple(literals)))
 
     def _read_decoration(self, operands: tuple[int, ...]) -> None:
         target, decoration, *literals = self._take(operands, 2)

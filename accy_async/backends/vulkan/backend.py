@@ -1,0 +1,330 @@
+"""The Vulkan backend: the contract's hooks, carried out by queues."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from accy_async.artifact.formats import BackendKind
+from accy_async.artifact.kernel import KernelArtifact
+from accy_async.backends.base import DEFAULT_GRACE_S
+from accy_async.backends.handles import Handle, ObjectKind
+from accy_async.backends.hooks import EventState, StreamState
+from accy_async.backends.timeline import Timeline
+from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
+from accy_async.backends.vulkan.device import VulkanDevice
+from accy_async.backends.vulkan.hub import Hub, wait_for
+from accy_async.backends.vulkan.kernels import VulkanKernel, load_kernel
+from accy_async.backends.vulkan.launching import Launch, VulkanLaunch
+from accy_async.backends.vulkan.memory import Allocator, MemoryKind, VulkanMemory
+from accy_async.backends.vulkan.operations import (
+    Copy,
+    Download,
+    Fill,
+    Mark,
+    Nothing,
+    Upload,
+    WaitFor,
+)
+from accy_async.backends.vulkan.queue import VulkanQueue
+from accy_async.backends.vulkan.results import VkResult
+from accy_async.backends.vulkan.status import StatusWords
+from accy_async.backends.vulkan.streams import VulkanStream
+from accy_async.backends.vulkan.submitting import VulkanSubmitting
+from accy_async.errors import InvalidArtifact
+
+if TYPE_CHECKING:
+    from accy_async.artifact.kernel import ArtifactRequest
+    from accy_async.backends.capabilities import Capabilities
+    from accy_async.backends.guards import Guard
+    from accy_async.backends.hostmemory import HostMemory
+    from accy_async.backends.launch import LaunchRequest, PreparedLaunch
+    from accy_async.backends.resources import Resource
+
+__all__ = ["VulkanBackend"]
+
+_LEAVING_S = 2.0
+"""How long an interpreter that exits waits for what is still at work."""
+
+
+class VulkanBackend(VulkanSubmitting):
+    """One Vulkan device.
+
+    Args:
+        device: its number in the driver's order; part of its name or its driver's,
+            such as ``"lavapipe"``; None for the best one, a software device only
+            where there is no other.
+        grace_s: how long cleanup waits for the device, in seconds.
+        memory_limit_bytes: what all buffers may take together; None for no limit
+            but the device's.
+        hardware_only: True to have no software device where none is named.
+        validation: True to have Khronos' validation layer look, at
+            synchronisation too; `validation_messages` has what it says.
+        debug: True to wait for each operation where it is submitted, so that an error
+            names the very launch that caused it. Submitting then blocks.
+
+    Raises:
+        BackendUnavailable: no loader, no driver, no device, or no validation layer;
+            the message says what to do.
+        InvalidValue: no such device.
+    """
+
+    loads_block: ClassVar[bool] = True
+    writes_block: ClassVar[bool] = True
+    asks_guards: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        device: int | str | None = None,
+        *,
+        grace_s: float = DEFAULT_GRACE_S,
+        memory_limit_bytes: int | None = None,
+        hardware_only: bool = False,
+        validation: bool = False,
+        debug: bool = False,
+    ) -> None:
+        self._device = VulkanDevice(
+            device, hardware_only=hardware_only, validation=validation
+        )
+        try:
+            self._is_debugging = debug
+            self._stalled = {}
+            self._gathering = 0
+            self._is_given_back = False
+            self._allocator = Allocator(self._device, memory_limit_bytes)
+            self._words = StatusWords(
+                self._allocator, self._device.limits.storage_alignment
+            )
+            family = self._device.family
+            self._queues = [VulkanQueue(self._device, i) for i in range(family.count)]
+            name = f"accy_async vulkan {self._device.chosen.index}"
+            self._hub = Hub(self._device, self, name)
+            super().__init__(BackendKind.VULKAN, grace_s=grace_s)
+            self._clock = TickClock(
+                self._device, family.timestamp_bits, self._device.tick_ns, self._lock
+            )
+        except BaseException:
+            self._device.destroy()
+            raise
+        weakref.finalize(self, _leave, self._device, self._hub, self._queues)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the device is and can do."""
+        return self._device.capabilities
+
+    @property
+    def validation_messages(self) -> tuple[str, ...]:
+        """What the validation layer has said so far, the end of the device included."""
+        return tuple(self._device.instance.messages)
+
+    def memory_statistics(self) -> dict[str, int]:
+        """Bytes in use and taken from the device, for buffers and for staging."""
+        return self._allocator.statistics()
+
+    def trim(self, keep_bytes: int = 0) -> None:
+        """Give memory that is not in use back to the device, down to that much."""
+        self._allocator.trim(keep_bytes)
+
+    def close(self) -> None:
+        """Destroy every object left, newest first, and refuse further calls.
+
+        Idempotent, and waits for nothing: busy objects go to the reaper. The device
+        is given back once nothing is in use any more.
+
+        Raises:
+            ExceptionGroup: the device refused to destroy some; all the others
+                were destroyed nevertheless.
+        """
+        if self._is_forked or self._is_closed:
+            return
+        try:
+            super().close()
+        finally:
+            self._table.sweep()
+            self._give_back()
+
+    def has_ended(self) -> bool:
+        """True where nothing will come any more; the hub asks."""
+        return self._is_given_back
+
+    def _give_back(self) -> None:
+        """End the hub and give the device back, if nothing is in use any more."""
+        with self._lock:
+            if self._is_given_back or not self._is_closed:
+                return
+            if self._table.living() or self._reaper:
+                return
+            if self._stalled or any(queue.flying for queue in self._queues):
+                return
+            self._is_given_back = True
+            self._hub.stop()
+        self._device.destroy()
+
+    def _after_completion(self) -> None:
+        self._table.sweep()
+        if self._is_closed:
+            self._give_back()
+
+    # Hooks
+
+    def _create(self, request: ArtifactRequest) -> KernelArtifact:
+        if isinstance(request.payload, str):
+            raise InvalidArtifact(
+                f"kernel {request.kernel_name!r}: a payload of "
+                f"{request.requested_format} is bytes, got text"
+            )
+        return KernelArtifact.from_request(request)
+
+    def _load(self, artifact: KernelArtifact) -> object:
+        return load_kernel(self._device, artifact, self._words)
+
+    def _allocate(self, byte_size: int, alignment: int) -> object:
+        return self._allocator.take(MemoryKind.DEVICE, byte_size, alignment)
+
+    def _write(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        offset_bytes: int,
+        data: HostMemory,
+        guard: Guard | None,
+    ) -> None:
+        target = cast("VulkanMemory", buffer.payload)
+        with self._at(stream, position):
+            operation = Upload(
+                position, guard, self._allocator, target, offset_bytes, data
+            )
+        self._submit(stream, operation)
+
+    def _read(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        offset_bytes: int,
+        out: HostMemory,
+        guard: Guard | None,
+    ) -> None:
+        source = cast("VulkanMemory", buffer.payload)
+        with self._at(stream, position):
+            operation = Download(
+                position, guard, self._allocator, source, offset_bytes, out
+            )
+        self._submit(stream, operation)
+
+    def _copy(
+        self,
+        stream: StreamState,
+        position: int,
+        source: Resource,
+        target: Resource,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        read = cast("VulkanMemory", source.payload)
+        written = cast("VulkanMemory", target.payload)
+        self._submit(stream, Copy(position, guard, read, written, byte_size))
+
+    def _fill(
+        self,
+        stream: StreamState,
+        position: int,
+        buffer: Resource,
+        pattern: bytes,
+        byte_size: int,
+        guard: Guard | None,
+    ) -> None:
+        target = cast("VulkanMemory", buffer.payload)
+        with self._at(stream, position):
+            operation = Fill(
+                position, guard, self._allocator, target, pattern, byte_size
+            )
+        self._submit(stream, operation)
+
+    def _prepare(
+        self,
+        request: LaunchRequest,
+        artifact: Resource | None,
+        buffers: list[Resource | None],
+    ) -> object:
+        assert artifact is not None
+        memories = [
+            cast("VulkanMemory", buffer.payload)
+            for buffer in buffers
+            if buffer is not None
+        ]
+        kernel = cast("VulkanKernel", artifact.payload)
+        return VulkanLaunch(self._device, kernel, request, memories)
+
+    def _launch(
+        self,
+        stream: StreamState,
+        position: int,
+        prepared: PreparedLaunch,
+        guard: Guard | None,
+    ) -> None:
+        launch = cast("VulkanLaunch", prepared.payload)
+        self._submit(
+            stream, Launch(position, guard, launch, prepared.label, self._words)
+        )
+
+    def _open_stream(self, priority: int, name: str) -> StreamState:
+        del priority  # there is one
+        queue = min(self._queues, key=lambda one: one.streams)
+        return VulkanStream(Timeline(name), queue)
+
+    def _open_event(self, *, has_timing: bool) -> EventState:
+        return VulkanEvent(has_timing=has_timing, source=self._clock.source)
+
+    def _record(self, stream: StreamState, position: int, event: EventState) -> None:
+        marked = cast("VulkanEvent", event)
+        marked.ticks = None
+        marked.recorded = Mark(position, marked, self._clock)
+        marked.recorded_on = cast("VulkanStream", stream)
+        self._submit(stream, marked.recorded)
+
+    def _stream_wait(
+        self, stream: StreamState, position: int, event: EventState
+    ) -> None:
+        marked = cast("VulkanEvent", event)
+        assert marked.recorded is not None
+        assert marked.recorded_on is not None
+        self._submit(stream, WaitFor(position, marked.recorded, marked.recorded_on))
+
+    def _elapsed_ns(self, start: EventState, end: EventState) -> float | None:
+        return self._clock.elapsed_ns(
+            cast("VulkanEvent", start), cast("VulkanEvent", end)
+        )
+
+    def _pass(self, stream: StreamState, position: int) -> None:
+        self._submit(stream, Nothing(position))
+
+    def _free(self, resource: Resource) -> None:
+        if resource.kind is ObjectKind.BUFFER:
+            self._allocator.give_back(cast("VulkanMemory", resource.payload))
+        elif resource.kind is ObjectKind.ARTIFACT:
+            cast("VulkanKernel", resource.payload).close()
+        elif resource.kind is ObjectKind.STREAM:
+            cast("VulkanStream", resource.payload).queue.streams -= 1
+
+    def _find_for_launch(self, handle: Handle) -> Resource | None:
+        return self._table.get(handle)
+
+
+def _leave(device: VulkanDevice, hub: Hub, queues: list[VulkanQueue]) -> None:
+    """Give back the device of a backend that nobody has closed.
+
+    What is at work is waited for, not for ever: then it is left to the system.
+    """
+    if device.is_destroyed:
+        return
+    has_stopped = hub.stop(_LEAVING_S)
+    for queue in queues:
+        pairs = [(queue.semaphore, queue.submitted)]
+        result = wait_for(device, pairs, int(_LEAVING_S * 1e9))
+        if result == VkResult.TIMEOUT:
+            return
+    if has_stopped:
+        device.destroy()

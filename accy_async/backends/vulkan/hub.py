@@ -1,0 +1,162 @@
+"""One thread for a device, which waits for everything that the device does.
+
+It waits for the semaphores of all queues that have something to do, for whichever
+comes first, and has the backend finish what has run. Whoever submits to a queue that
+it does not wait for yet wakes it by one more semaphore, which the host signals. (A
+device with one queue has no need of that: its batches end in their order.) It waits
+a second at most at a time, so that a wait which runs out is no error, and a device
+that is lost becomes one.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+from accy_async.backends.vulkan.results import VkResult, VulkanError
+
+if TYPE_CHECKING:
+    from accy_async.backends.vulkan.device import VulkanDevice
+    from accy_async.backends.vulkan.queue import VulkanQueue
+
+__all__ = ["Finishes", "Hub", "wait_for"]
+
+_PATIENCE_NS = 10**9
+
+
+class Finishes(Protocol):
+    """The backend, as the hub knows it."""
+
+    def awaited(self) -> list[tuple[VulkanQueue, int]]:
+        """The queues at work, each with the number of its oldest batch."""
+
+    def finish(self) -> None:
+        """Finish what has run."""
+
+    def has_ended(self) -> bool:
+        """True where nothing will come any more."""
+
+    def lose_to(self, error: VulkanError) -> None:
+        """The device is gone."""
+
+
+class Hub:
+    """The thread, which is started when it is first needed.
+
+    Args:
+        device: the device.
+        backend: what has finished work told; kept alive only while it has some.
+        name: of the thread.
+    """
+
+    def __init__(self, device: VulkanDevice, backend: Finishes, name: str) -> None:
+        self._device = device
+        self._backend = weakref.ref(backend)
+        self._name = name
+        self._cond = threading.Condition(threading.Lock())
+        self._is_stopping = False
+        self._is_rung = False
+        self._watched: frozenset[VulkanQueue] | None = None
+        self._rings = 0
+        self._thread: threading.Thread | None = None
+        vulkan = device.vulkan
+        kind = vulkan.struct(
+            "VkSemaphoreTypeCreateInfo",
+            semaphoreType=vulkan.lib.VK_SEMAPHORE_TYPE_TIMELINE,
+        )
+        self._bell = device.make(
+            "Semaphore", vulkan.struct("VkSemaphoreCreateInfo", pNext=kind)
+        )
+
+    def expect(self, queue: VulkanQueue) -> None:
+        """Something was submitted to a queue; under the submission lock."""
+        with self._cond:
+            if self._thread is None and not self._is_stopping:
+                self._thread = threading.Thread(
+                    target=self._serve, name=self._name, daemon=True
+                )
+                self._thread.start()
+            if self._watched is not None and queue in self._watched:
+                return
+            self._ring()
+
+    def stop(self, patience_s: float = 0.0) -> bool:
+        """Have the thread end, and wait so long for it; True where it has ended."""
+        with self._cond:
+            self._is_stopping = True
+            self._ring()
+            thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(patience_s)
+        return not thread.is_alive()
+
+    def _ring(self) -> None:
+        """Wake the thread, wherever it waits; the condition is held."""
+        self._is_rung = True
+        self._cond.notify()
+        if self._watched is None:
+            return
+        self._rings += 1
+        vulkan = self._device.vulkan
+        info = vulkan.struct(
+            "VkSemaphoreSignalInfo", semaphore=self._bell, value=self._rings
+        )
+        vulkan.lib.vkSignalSemaphore(self._device.native, info)
+
+    def _serve(self) -> None:
+        while True:
+            backend = self._backend()
+            if backend is None or self._is_stopping or backend.has_ended():
+                return
+            waits = backend.awaited()
+            if not waits:
+                del backend
+                with self._cond:
+                    self._cond.wait_for(lambda: self._is_rung)
+                    self._is_rung = False
+                continue
+            error = self._wait(waits)
+            if error is not None:
+                backend.lose_to(error)
+            else:
+                backend.finish()
+            del backend, waits
+
+    def _wait(self, waits: list[tuple[VulkanQueue, int]]) -> VulkanError | None:
+        """Wait for one of these to come as far, or for a ring; what went wrong."""
+        pairs = [(queue.semaphore, number) for queue, number in waits]
+        with self._cond:
+            if self._is_rung:
+                # What was submitted since `waits` were looked up may be of others.
+                self._is_rung = False
+                return None
+            self._watched = frozenset(queue for queue, _ in waits)
+            if self._device.family.count > 1:
+                pairs.append((self._bell, self._rings + 1))
+        result = wait_for(self._device, pairs, _PATIENCE_NS)
+        with self._cond:
+            self._watched = None
+        if result < 0:
+            return VulkanError(
+                "the device is lost" if result == VkResult.DEVICE_LOST else "no wait",
+                code=result,
+                call="vkWaitSemaphores",
+            )
+        return None
+
+
+def wait_for(
+    device: VulkanDevice, pairs: list[tuple[Any, int]], timeout_ns: int
+) -> int:
+    """Wait until one of the semaphores has its value; returns the VkResult."""
+    vulkan = device.vulkan
+    info = vulkan.struct(
+        "VkSemaphoreWaitInfo",
+        flags=vulkan.lib.VK_SEMAPHORE_WAIT_ANY_BIT,
+        semaphoreCount=len(pairs),
+        pSemaphores=vulkan.array("VkSemaphore", [one for one, _ in pairs]),
+        pValues=vulkan.array("uint64_t", [value for _, value in pairs]),
+    )
+    return int(vulkan.lib.vkWaitSemaphores(device.native, info, timeout_ns))

@@ -1,0 +1,335 @@
+"""What streams are given beside launches: copies, fills, events, waits."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from accy_async.backends.vulkan.memory import MemoryKind
+from accy_async.backends.vulkan.streams import Operation
+
+if TYPE_CHECKING:
+    from accy_async.backends.guards import Guard
+    from accy_async.backends.hostmemory import HostMemory
+    from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
+    from accy_async.backends.vulkan.memory import Allocator, VulkanMemory
+    from accy_async.backends.vulkan.queue import Batch, VulkanQueue
+    from accy_async.backends.vulkan.streams import VulkanStream
+    from accy_async.errors import DeviceError
+
+__all__ = [
+    "Copy",
+    "Download",
+    "Fill",
+    "HostGate",
+    "Mark",
+    "Nothing",
+    "Upload",
+    "WaitFor",
+]
+
+_PATTERN_BYTES = 64 << 10
+"""How much of a long pattern is staged, to be copied over and over."""
+
+
+class Upload(Operation):
+    """A copy to a buffer of bytes that were staged when it was submitted."""
+
+    __slots__ = ("_allocator", "_offset", "_staged", "_target")
+    call = "write_buffer"
+
+    def __init__(
+        self,
+        position: int,
+        guard: Guard | None,
+        allocator: Allocator,
+        target: VulkanMemory,
+        offset: int,
+        data: HostMemory,
+    ) -> None:
+        self.position = position
+        self.guard = guard
+        self._allocator = allocator
+        self._target = target
+        self._offset = offset
+        self._staged = allocator.take(MemoryKind.UPLOAD, data.byte_size)
+        ctypes.memmove(self._staged.address, data.address, data.byte_size)
+
+    def hand_over(self, stream: VulkanStream) -> None:
+        staged, target = self._staged, self._target
+        commands = stream.queue.commands((), (target,))
+        copy_region(
+            stream.queue,
+            commands,
+            (staged, 0),
+            (target, self._offset),
+            staged.byte_size,
+        )
+        stream.queue.end(stream, self.position, self._finish)
+
+    def skip(self) -> None:
+        self._allocator.give_back(self._staged)
+
+    def _finish(self) -> DeviceError | None:
+        self._allocator.give_back(self._staged)
+        return None
+
+
+class Download(Operation):
+    """A copy from a buffer to staging memory, and from there to the host's."""
+
+    __slots__ = ("_allocator", "_offset", "_out", "_source", "_staged")
+    call = "read_buffer"
+
+    def __init__(
+        self,
+        position: int,
+        guard: Guard | None,
+        allocator: Allocator,
+        source: VulkanMemory,
+        offset: int,
+        out: HostMemory,
+    ) -> None:
+        self.position = position
+        self.guard = guard
+        self._allocator = allocator
+        self._source = source
+        self._offset = offset
+        self._out = out
+        self._staged = allocator.take(MemoryKind.DOWNLOAD, out.byte_size)
+
+    def hand_over(self, stream: VulkanStream) -> None:
+        queue, staged = stream.queue, self._staged
+        commands = queue.commands((self._source,), (staged,))
+        copy_region(
+            queue, commands, (self._source, self._offset), (staged, 0), staged.byte_size
+        )
+        queue.batch().writes_host = True
+        queue.end(stream, self.position, self._finish)
+
+    def skip(self) -> None:
+        self._allocator.give_back(self._staged)
+
+    def _finish(self) -> DeviceError | None:
+        ctypes.memmove(self._out.address, self._staged.address, self._staged.byte_size)
+        self._allocator.give_back(self._staged)
+        return None
+
+
+class Copy(Operation):
+    """A copy from one buffer's start to another's."""
+
+    __slots__ = ("_byte_size", "_source", "_target")
+    call = "copy_buffer"
+
+    def __init__(
+        self,
+        position: int,
+        guard: Guard | None,
+        source: VulkanMemory,
+        target: VulkanMemory,
+        byte_size: int,
+    ) -> None:
+        self.position = position
+        self.guard = guard
+        self._source = source
+        self._target = target
+        self._byte_size = byte_size
+
+    def hand_over(self, stream: VulkanStream) -> None:
+        commands = stream.queue.commands((self._source,), (self._target,))
+        ends = (self._source, 0), (self._target, 0)
+        copy_region(stream.queue, commands, *ends, self._byte_size)
+        stream.queue.end(stream, self.position)
+
+
+class Fill(Operation):
+    """A pattern written over a buffer's first bytes.
+
+    vkCmdFillBuffer writes whole words of 32 bits; what it cannot do is copied from
+    staging memory that has the pattern.
+    """
+
+    __slots__ = ("_allocator", "_byte_size", "_staged", "_target", "_word", "_words")
+    call = "fill_buffer"
+
+    def __init__(
+        self,
+        position: int,
+        guard: Guard | None,
+        allocator: Allocator,
+        target: VulkanMemory,
+        pattern: bytes,
+        byte_size: int,
+    ) -> None:
+        self.position = position
+        self.guard = guard
+        self._allocator = allocator
+        self._target = target
+        self._byte_size = byte_size
+        repeated = pattern * (8 // len(pattern))
+        is_word = repeated[:4] == repeated[4:]
+        self._word = int.from_bytes(repeated[:4], "little")
+        self._words = byte_size - byte_size % 4 if is_word else 0
+        left = byte_size - self._words
+        self._staged: VulkanMemory | None = None
+        if left:
+            staged = allocator.take(MemoryKind.UPLOAD, min(left, _PATTERN_BYTES))
+            text = repeated * (-(-staged.byte_size // 8))
+            ctypes.memmove(staged.address, text, staged.byte_size)
+            self._staged = staged
+
+    def hand_over(self, stream: VulkanStream) -> None:
+        queue, target, words = stream.queue, self._target, self._words
+        commands = queue.commands((), (target,))
+        block = target.block
+        if words:
+            queue.device.vulkan.lib.vkCmdFillBuffer(
+                commands, block.buffer, target.offset, words, self._word
+            )
+        staged = self._staged
+        if staged is not None:
+            vulkan = queue.device.vulkan
+            step = staged.byte_size
+            regions = vulkan.ffi.new(
+                "VkBufferCopy[]",
+                [
+                    (staged.offset, target.offset + at, min(step, self._byte_size - at))
+                    for at in range(words, self._byte_size, step)
+                ],
+            )
+            vulkan.lib.vkCmdCopyBuffer(
+                commands, staged.block.buffer, block.buffer, len(regions), regions
+            )
+        queue.end(stream, self.position, None if staged is None else self._finish)
+
+    def skip(self) -> None:
+        self._finish()
+
+    def _finish(self) -> DeviceError | None:
+        if self._staged is not None:
+            self._allocator.give_back(self._staged)
+        return None
+
+
+class Mark(Operation):
+    """The point that an event marks; the device takes its time there if it is to.
+
+    Attributes:
+        batch: what it ends with; None before it is handed over, or where all before
+            it had ended by then.
+        is_with_queue: True once it is handed over.
+    """
+
+    __slots__ = ("_clock", "_event", "batch", "is_with_queue")
+    call = "record_event"
+    keeps_order = True
+
+    def __init__(self, position: int, event: VulkanEvent, clock: TickClock) -> None:
+        self.position = position
+        self.guard = None
+        self._event = event
+        self._clock = clock
+        self.batch: Batch | None = None
+        self.is_with_queue = False
+
+    def hand_over(self, stream: VulkanStream) -> None:
+        self.is_with_queue = True
+        if not self._event.has_timing:
+            stream.end_with(self.position)
+            self.batch = stream.batch
+            return
+        queue, clock, event = stream.queue, self._clock, self._event
+        commands = queue.commands()
+        mark = event.mark
+        finish = clock.stamp(queue, commands)
+        queue.end(stream, self.position, lambda: clock.tell(event, mark, finish))
+        self.batch = stream.batch
+
+
+class Nothing(Operation):
+    """Nothing but an end, behind what was submitted before."""
+
+    __slots__ = ()
+    call = "mark"
+    keeps_order = True
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.guard = None
+
+    def hand_over(self, stream: VulkanStream) -> None:
+        stream.end_with(self.position)
+
+
+class WaitFor(Operation):
+    """Holds a stream back until another has come to a recorded point."""
+
+    __slots__ = ("_mark", "_stream")
+    call = "stream_wait_event"
+    keeps_order = True
+
+    def __init__(self, position: int, mark: Mark, awaited: VulkanStream) -> None:
+        self.position = position
+        self.guard = None
+        self._mark = mark
+        self._stream = awaited
+
+    @property
+    def is_ready(self) -> bool:
+        return self._mark.is_with_queue
+
+    def hand_over(self, stream: VulkanStream) -> None:
+        cause = self._stream.timeline.error_at(self._mark.position)
+        if cause is not None:
+            consequence = cause.copy()
+            consequence.is_consequence = True
+            consequence.__cause__ = cause
+            stream.timeline.fail(self.position, consequence)
+        batch, queue = self._mark.batch, stream.queue
+        awaited = self._stream.queue
+        if batch is None or batch.is_finished or awaited is queue:
+            stream.end_with(self.position, batch)
+            return
+        queue.wait_for(awaited, batch.number)
+        queue.end(stream, self.position)
+
+
+class HostGate(Operation):
+    """Holds a stream back until somebody on the host opens it."""
+
+    __slots__ = ("is_open",)
+    call = "gate"
+    keeps_order = True
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.guard = None
+        self.is_open = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_open
+
+    def hand_over(self, stream: VulkanStream) -> None:
+        stream.end_with(self.position)
+
+
+def copy_region(
+    queue: VulkanQueue,
+    commands: object,
+    source: tuple[VulkanMemory, int],
+    target: tuple[VulkanMemory, int],
+    byte_size: int,
+) -> None:
+    """Record a copy of bytes between two places, each memory and an offset in it."""
+    if not byte_size:
+        return
+    vulkan = queue.device.vulkan
+    (read, from_), (written, to) = source, target
+    region = vulkan.ffi.new(
+        "VkBufferCopy*", (read.offset + from_, written.offset + to, byte_size)
+    )
+    vulkan.lib.vkCmdCopyBuffer(
+        commands, read.block.buffer, written.block.buffer, 1, region
+    )

@@ -1,0 +1,329 @@
+"""One queue of a device: commands recorded into batches, batches counted.
+
+A *batch* is a command buffer and what is to be done on the host once it has run. A
+queue has at most one open; `VulkanQueue.flush` submits it. The queue's semaphore, a
+timeline, counts the batches that have run: it is all that anybody waits for, the host
+and other queues alike. So a stream needs no semaphore of its own, and as many streams
+as there are share the queues there are.
+
+A queue is used by one thread at a time: everything here is called under the
+submission lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from accy_async.backends.vulkan.hazards import Hazards
+
+if TYPE_CHECKING:
+    from accy_async.backends.guards import Guard
+    from accy_async.backends.vulkan.device import VulkanDevice
+    from accy_async.backends.vulkan.memory import VulkanMemory
+    from accy_async.backends.vulkan.streams import VulkanStream
+    from accy_async.errors import DeviceError
+
+__all__ = ["Batch", "Ended", "Finisher", "VulkanQueue"]
+
+Finisher = Callable[[], "DeviceError | None"]
+"""What is to be done on the host once a batch has run; gives what failed."""
+
+
+class Ended(NamedTuple):
+    """An operation that ends with a batch; see `VulkanQueue.end`."""
+
+    stream: VulkanStream
+    position: int
+    finisher: Finisher | None
+    guard: Guard | None
+
+
+_MOST_COMMANDS = 512
+"""Operations of one batch: so that the device begins before all are recorded."""
+
+
+class Batch:
+    """A command buffer's worth of operations.
+
+    Attributes:
+        number: the queue's semaphore has it once the batch has run.
+        commands: the command buffer; None before the first command.
+        ended: the operations in it, in order.
+        kept: what has to live until then.
+        is_finished: True once all that has happened.
+    """
+
+    __slots__ = (
+        "commands",
+        "count",
+        "ended",
+        "is_finished",
+        "kept",
+        "number",
+        "waits",
+        "writes_host",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.commands: Any = None
+        self.count = 0
+        self.ended: list[Ended] = []
+        self.kept: list[object] = []
+        self.waits: dict[VulkanQueue, int] = {}
+        self.writes_host = False
+        self.is_finished = False
+
+
+class VulkanQueue:
+    """One queue.
+
+    Args:
+        device: the device.
+        index: the queue's number within its family.
+
+    Attributes:
+        semaphore: counts the batches that have run.
+        submitted: the number of the last batch that was submitted.
+        flying: the batches that were submitted and are not finished, oldest first.
+        refused: batches that the driver refused, for the backend to end.
+        hazards: what its commands have to be ordered behind.
+        streams: how many streams are on it.
+        dropped_barriers: how many of the next barriers are left out; for tests that
+            show that their absence is noticed.
+    """
+
+    def __init__(self, device: VulkanDevice, index: int) -> None:
+        self.device = device
+        self.index = index
+        self.native = device.queue(index)
+        self.submitted = 0
+        self.streams = 0
+        self.dropped_barriers = 0
+        self.flying: deque[Batch] = deque()
+        self.refused: list[Batch] = []
+        self.hazards = Hazards(self)
+        self._open: Batch | None = None
+        self._seen: dict[VulkanQueue, int] = {}
+        self._idle: list[Any] = []
+        vulkan, lib = device.vulkan, device.vulkan.lib
+        kind = vulkan.struct(
+            "VkSemaphoreTypeCreateInfo", semaphoreType=lib.VK_SEMAPHORE_TYPE_TIMELINE
+        )
+        info = vulkan.struct("VkSemaphoreCreateInfo", pNext=kind)
+        self.semaphore = device.make("Semaphore", info)
+        self._pool = device.make(
+            "CommandPool",
+            vulkan.struct(
+                "VkCommandPoolCreateInfo",
+                flags=lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                queueFamilyIndex=device.family.index,
+            ),
+        )
+        self._begin = vulkan.struct(
+            "VkCommandBufferBeginInfo",
+            flags=lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
+        )
+        work = lib.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
+        work |= lib.VK_PIPELINE_STAGE_TRANSFER_BIT
+        self._work = work
+        written = lib.VK_ACCESS_SHADER_WRITE_BIT | lib.VK_ACCESS_TRANSFER_WRITE_BIT
+        touched = written | lib.VK_ACCESS_SHADER_READ_BIT
+        touched |= lib.VK_ACCESS_TRANSFER_READ_BIT
+        self._apart = vulkan.struct(
+            "VkMemoryBarrier", srcAccessMask=written, dstAccessMask=touched
+        )
+        self._to_host = vulkan.struct(
+            "VkMemoryBarrier",
+            srcAccessMask=written,
+            dstAccessMask=lib.VK_ACCESS_HOST_READ_BIT,
+        )
+
+    # Recording
+
+    def batch(self) -> Batch:
+        """The open batch."""
+        batch = self._open
+        if batch is None:
+            batch = self._open = Batch(self.submitted + 1)
+        return batch
+
+    def newest(self) -> Batch | None:
+        """The batch that ends last of all that are not finished."""
+        if self._open is not None:
+            return self._open
+        return self.flying[-1] if self.flying else None
+
+    def commands(
+        self, reads: Iterable[VulkanMemory] = (), writes: Iterable[VulkanMemory] = ()
+    ) -> Any:  # noqa: ANN401
+        """The command buffer for an operation that uses these; barriers are seen to.
+
+        Raises:
+            AccyError: the driver has none to give.
+        """
+        batch = self.batch()
+        commands = batch.commands
+        if commands is None:
+            commands = batch.commands = self._take_commands()
+        if self.hazards.meet(reads, writes, batch.number):
+            self.order(commands)
+        batch.count += 1
+        return commands
+
+    def order(self, commands: Any) -> None:  # noqa: ANN401
+        """Hold what was recorded apart from what comes next."""
+        if self.dropped_barriers:
+            self.dropped_barriers -= 1
+            return
+        self._barrier(commands, self._work, self._apart)
+
+    def end(
+        self,
+        stream: VulkanStream,
+        position: int,
+        finisher: Finisher | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        """Say that an operation ends with the open batch.
+
+        Args:
+            stream: whose it is.
+            position: the operation's.
+            finisher: what is to be done on the host then.
+            guard: told of its failure in place of the stream.
+        """
+        batch = self.batch()
+        batch.ended.append(Ended(stream, position, finisher, guard))
+        stream.batch = batch
+
+    def wait_for(self, other: VulkanQueue, number: int) -> None:
+        """Have the open batch begin only once another queue has run that batch."""
+        if other is self or self._seen.get(other, 0) >= number:
+            return
+        if number > other.submitted:
+            other.flush()
+        self._seen[other] = number
+        self.batch().waits[other] = number
+
+    def flush(self) -> None:
+        """Submit the open batch, if there is one.
+
+        Raises:
+            AccyError: the driver refuses it. Its operations have failed then.
+        """
+        batch = self._open
+        if batch is None:
+            return
+        self._open = None
+        try:
+            self._submit(batch)
+        except BaseException:
+            # Its number comes again; what it was to wait for is asked for anew.
+            self._seen.clear()
+            batch.is_finished = True
+            self.refused.append(batch)
+            raise
+        self.submitted = batch.number
+        self.flying.append(batch)
+
+    @property
+    def is_full(self) -> bool:
+        """True where the open batch should not grow any more."""
+        return self._open is not None and self._open.count >= _MOST_COMMANDS
+
+    # Finishing
+
+    def reached(self) -> int:
+        """The number of the last batch that has run; asks the driver.
+
+        Raises:
+            VulkanError: the device is lost.
+        """
+        device = self.device
+        return int(
+            device.vulkan.get(
+                "vkGetSemaphoreCounterValue", "uint64_t", device.native, self.semaphore
+            )
+        )
+
+    def retire(self) -> Batch:
+        """Take the oldest batch off, which has run and been finished."""
+        batch = self.flying.popleft()
+        batch.is_finished = True
+        if batch.commands is not None:
+            self._idle.append(batch.commands)
+            batch.commands = None
+        return batch
+
+    def drop(self) -> None:
+        """Forget everything: the device is gone."""
+        for batch in (*self.flying, *([self._open] if self._open else [])):
+            batch.is_finished = True
+        self._open = None
+        self.flying.clear()
+
+    # Within
+
+    def _take_commands(self) -> Any:  # noqa: ANN401
+        device, vulkan = self.device, self.device.vulkan
+        if self._idle:
+            commands = self._idle.pop()
+        else:
+            info = vulkan.struct(
+                "VkCommandBufferAllocateInfo",
+                commandPool=self._pool,
+                level=vulkan.lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                commandBufferCount=1,
+            )
+            commands = vulkan.get(
+                "vkAllocateCommandBuffers", "VkCommandBuffer", device.native, info
+            )
+        vulkan.call("vkBeginCommandBuffer", commands, self._begin)
+        return commands
+
+    def _barrier(self, commands: Any, to: int, barrier: Any) -> None:  # noqa: ANN401
+        vulkan = self.device.vulkan
+        null = vulkan.null
+        vulkan.lib.vkCmdPipelineBarrier(
+            commands, self._work, to, 0, 1, barrier, 0, null, 0, null
+        )
+
+    def _submit(self, batch: Batch) -> None:
+        vulkan, lib = self.device.vulkan, self.device.vulkan.lib
+        if batch.commands is not None:
+            if batch.writes_host:
+                self._barrier(
+                    batch.commands, lib.VK_PIPELINE_STAGE_HOST_BIT, self._to_host
+                )
+            vulkan.call("vkEndCommandBuffer", batch.commands)
+        waits = batch.waits
+        numbers = vulkan.struct(
+            "VkTimelineSemaphoreSubmitInfo",
+            waitSemaphoreValueCount=len(waits),
+            pWaitSemaphoreValues=vulkan.array("uint64_t", list(waits.values())),
+            signalSemaphoreValueCount=1,
+            pSignalSemaphoreValues=vulkan.array("uint64_t", [batch.number]),
+        )
+        has_commands = batch.commands is not None
+        info = vulkan.struct(
+            "VkSubmitInfo",
+            pNext=numbers,
+            waitSemaphoreCount=len(waits),
+            pWaitSemaphores=vulkan.array(
+                "VkSemaphore", [queue.semaphore for queue in waits]
+            ),
+            pWaitDstStageMask=vulkan.array(
+                "VkPipelineStageFlags",
+                [lib.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT] * len(waits),
+            ),
+            commandBufferCount=int(has_commands),
+            pCommandBuffers=vulkan.array(
+                "VkCommandBuffer", [batch.commands] if has_commands else []
+            ),
+            signalSemaphoreCount=1,
+            pSignalSemaphores=vulkan.array("VkSemaphore", [self.semaphore]),
+        )
+        vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)

@@ -1,0 +1,65 @@
+"""The words in which kernels leave the codes of their failed assertions."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from accy_async.backends.vulkan.memory import MemoryKind
+
+if TYPE_CHECKING:
+    from accy_async.backends.vulkan.memory import Allocator
+
+__all__ = ["StatusWords"]
+
+_WORDS = 1024
+
+
+class StatusWords:
+    """A word for each launch that may fail and is at work, in memory of the host's.
+
+    There are as many as streams that can have such a launch at work, of which each
+    has one at most: with more streams, a launch waits for a word. Under the
+    submission lock.
+
+    Args:
+        allocator: where the words come from.
+        alignment: how far apart descriptors may begin.
+
+    Attributes:
+        range: the first word, as a descriptor names it; the others by offsets.
+    """
+
+    def __init__(self, allocator: Allocator, alignment: int) -> None:
+        self._allocator = allocator
+        self._step = max(4, alignment)
+        self._memory = allocator.take(MemoryKind.DOWNLOAD, _WORDS * self._step)
+        self._idle = list(reversed(range(_WORDS)))
+        memory = self._memory
+        self.range: tuple[Any, int, int] = (memory.block.buffer, memory.offset, 4)
+
+    @property
+    def has_room(self) -> bool:
+        """True where a word is free."""
+        return bool(self._idle)
+
+    def take(self) -> int:
+        """The offset of a word that is 0 now."""
+        offset = self._idle.pop() * self._step
+        self._word(offset).value = 0
+        return offset
+
+    def read(self, offset: int) -> int:
+        """What a word holds; the launch has ended."""
+        return self._word(offset).value
+
+    def give_back(self, offset: int) -> None:
+        """Make a word free again."""
+        self._idle.append(offset // self._step)
+
+    def close(self) -> None:
+        """Give the memory back; no launch may be at work."""
+        self._allocator.give_back(self._memory)
+
+    def _word(self, offset: int) -> ctypes.c_uint32:
+        return ctypes.c_uint32.from_address(self._memory.address + offset)

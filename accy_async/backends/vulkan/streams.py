@@ -1,0 +1,111 @@
+"""Streams: operations in order, handed to a queue as soon as nothing stands before.
+
+Most operations are recorded where they are submitted. One that has to wait for the
+host stays in the stream's own queue, and so does all behind it: an operation behind a
+kernel that may fail (whose outcome decides whether it runs at all), and one behind an
+event whose own operation is not with a queue yet. Nothing is ever given to a queue
+that would wait there for something which comes to a queue later: however few queues
+streams share, they cannot block each other so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING
+
+from accy_async.backends.hooks import StreamState
+from accy_async.backends.journal import Journal
+from accy_async.backends.vulkan.queue import Ended
+
+if TYPE_CHECKING:
+    from accy_async.backends.guards import Guard
+    from accy_async.backends.journal import Label
+    from accy_async.backends.timeline import Timeline
+    from accy_async.backends.vulkan.queue import Batch, VulkanQueue
+
+__all__ = ["Operation", "VulkanStream"]
+
+
+class Operation(ABC):
+    """Something submitted to a stream.
+
+    Attributes:
+        position: where on the stream's timeline.
+        guard: asked before it is handed over, and told of its failure.
+    """
+
+    __slots__ = ("guard", "position")
+
+    call: str
+    position: int
+    guard: Guard | None
+    keeps_order = False
+    """True for an operation that is not skipped when one before it failed."""
+
+    label: Label | None = None
+    """What errors call a launch."""
+
+    can_fail = False
+    """True where what comes behind it has to wait for its outcome."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True where nothing that it waits for is still with the host."""
+        return True
+
+    @abstractmethod
+    def hand_over(self, stream: VulkanStream) -> None:
+        """Record it, and say where it ends; under the submission lock."""
+
+    def skip(self) -> None:
+        """It is not going to run: give back what it holds."""
+        return
+
+
+class VulkanStream(StreamState):
+    """One stream.
+
+    Args:
+        timeline: how far it has come.
+        queue: where its operations go.
+
+    Attributes:
+        pending: operations that are not with the queue yet.
+        batch: the one that the last operation handed over ends with.
+        blocked_at: the position of a kernel that may fail and is at work; 0 for none.
+    """
+
+    journal: Journal
+
+    def __init__(self, timeline: Timeline, queue: VulkanQueue) -> None:
+        super().__init__(timeline)
+        self.queue = queue
+        self.journal = Journal()
+        self.pending: deque[Operation] = deque()
+        self.batch: Batch | None = None
+        self.blocked_at = 0
+        queue.streams += 1
+
+    def can_take(self, operation: Operation) -> bool:
+        """True where the operation may be handed over now, if it is the next."""
+        return not self.blocked_at and operation.is_ready
+
+    def end_with(self, position: int, other: Batch | None = None) -> None:
+        """End an operation that has no commands, as soon as all before it has ended.
+
+        Args:
+            position: the operation's.
+            other: a batch of the same queue that it also waits for.
+        """
+        last = self.batch
+        if last is not None and last.is_finished:
+            last = None
+        also = None if other is None or other.is_finished else other
+        if also is not None and (last is None or also.number > last.number):
+            last = also
+        if last is None:
+            self.timeline.complete(position)
+            return
+        last.ended.append(Ended(self, position, None, None))
+        self.batch = last
