@@ -243,6 +243,7 @@ WRONG: dict[str, _Wrong] = {
     "DeviceIdentity.memory_bytes": _U63,
     "DeviceIdentity.driver": _ANY_TEXT,
     "DeviceIdentity.index": _INDEX,
+    "DeviceIdentity.is_software": _FLAG,
     "Capabilities.identity": _INSTANCE,
     "Capabilities.device_graphs": _FLAG,
     "Capabilities.device_loops": _FLAG,
