@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import tempfile
 import threading
 import time
@@ -128,11 +129,10 @@ class ArtifactStore:
     ) -> None:
         if not isinstance(folder, (str, os.PathLike)):
             raise InvalidType("ArtifactStore.folder", folder, "a path")
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
-            raise InvalidType("ArtifactStore.max_bytes", max_bytes, "an int")
-        if max_bytes < 0:
-            raise InvalidValue("ArtifactStore.max_bytes", max_bytes, "0 or more")
+        _check_number("ArtifactStore.max_bytes", max_bytes, (int,))
         self.folder = Path(folder)
+        if "\0" in str(self.folder):
+            raise InvalidValue("ArtifactStore.folder", folder, "a path without NUL")
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._written_bytes = max_bytes  # so that the first entry makes it look
@@ -227,7 +227,14 @@ class ArtifactStore:
         Args:
             max_bytes: what may stay; the store's own limit if left out.
             max_age_s: also remove what was not used for so many seconds.
+
+        Raises:
+            InvalidType, InvalidValue: one is no number, or below 0.
         """
+        if max_bytes is not None:
+            _check_number("ArtifactStore.prune.max_bytes", max_bytes, (int,))
+        if max_age_s is not None:
+            _check_number("ArtifactStore.prune.max_age_s", max_age_s, (int, float))
         limit = self.max_bytes if max_bytes is None else max_bytes
         return self._prune_to(limit, limit, max_age_s)
 
@@ -242,7 +249,11 @@ class ArtifactStore:
         return self.folder / schema / key[:2] / f"{key}{_SUFFIX}"
 
     def _write(self, path: Path, record: bytes) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            # Each for itself: the mode is not that of parents made on the way.
+            for folder in (self.folder, path.parent.parent, path.parent):
+                folder.mkdir(mode=0o700, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
         try:
             with open(descriptor, "wb") as file:
@@ -259,12 +270,22 @@ class ArtifactStore:
             self._told.add(path)
         _log.warning("cache entry %s %s", path, what)
 
+    def _files(self) -> list[Path]:
+        """What lies where entries do; nothing where the folder cannot be read."""
+        try:
+            return list(self.folder.glob("*/??/*"))
+        except OSError as error:
+            _log.warning("cache folder not read: %s", error)
+            return []
+
     def _scan(self) -> Iterator[tuple[Path, StoreEntry]]:
-        for file in self.folder.glob("*/??/*"):
+        for file in self._files():
             if file.suffix != _SUFFIX:
                 continue
             try:
                 status = file.stat()
+                if not stat.S_ISREG(status.st_mode):
+                    continue
                 entry = StoreEntry(
                     schema=file.parent.parent.name,
                     key=file.stem,
@@ -280,7 +301,7 @@ class ArtifactStore:
     ) -> PruneReport:
         """Where there is more than ``most``, remove down to ``least``."""
         now = time.time()
-        for file in self.folder.glob("*/??/*"):
+        for file in self._files():
             if file.name.startswith(_TEMPORARY):
                 try:
                     is_stale = now - file.stat().st_mtime > _STALE_TEMPORARY_S
@@ -326,6 +347,13 @@ def default_store() -> ArtifactStore | None:
 
         folder = platformdirs.user_cache_dir("accy_async", appauthor=False)
     return ArtifactStore(folder) if folder else None
+
+
+def _check_number(field: str, value: object, types: tuple[type, ...]) -> None:
+    if isinstance(value, bool) or not isinstance(value, types):
+        raise InvalidType(field, value, " or ".join(one.__name__ for one in types))
+    if not value >= 0:  # type: ignore[operator]
+        raise InvalidValue(field, value, "0 or more")
 
 
 def _unlink(path: Path) -> bool:

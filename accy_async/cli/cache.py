@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Annotated
@@ -77,7 +78,9 @@ def show(
 
 def prune(
     *,
-    max_mib: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
+    max_mib: Annotated[
+        float | None, Parameter(validator=Number(gte=0, lt=math.inf))
+    ] = None,
     unused_days: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
     folder: Path | None = None,
     json: Json = False,

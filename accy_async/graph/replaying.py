@@ -115,7 +115,7 @@ class PreparedPlan:
         if self._lowered is None:
             await self._run_unlowered()
             return
-        if self._has_arrays and not self._line.is_idle:
+        while self._has_arrays and not self._line.is_idle:  # others may come first
             await self._line.wait_reached(self._line.submitted)
         self.submit()
         try:
@@ -154,9 +154,10 @@ class PreparedPlan:
     ) -> None:
         """Have the next runs use other buffers, arrays and scalars.
 
-        Costs some 15 us for each node that they are for, and nothing for the rest; a
-        loop of another number of iterations, or another array of the host, may take
-        another device graph.
+        Changes that are asked for at the same time are made one after the other. Each
+        costs some 15 us for each node that it is for, and nothing for the rest; a loop
+        of another number of iterations, or another array of the host, may take another
+        device graph.
 
         Args:
             bindings: those that change; the others stay.
@@ -170,14 +171,8 @@ class PreparedPlan:
 
         Cancellation: before anything has changed.
         """
-        if self._is_closed:
-            self._refuse()
-        prepared = self._prepared
-        options = prepared.options
-        if runtime_scalars is not None:
-            options = attrs.evolve(options, runtime_scalars=tuple(runtime_scalars))
-        merged: Mapping[str, Binding] = {**self._bindings, **(bindings or {})}
-        merged, bound = self._check(merged, options)
+        prepared, before = self._prepared, self._bindings
+        merged, bound, options = self._merge(bindings, runtime_scalars)
         if self._lowered is None:
             self._bindings, prepared.options = dict(merged), options
             await anyio.lowlevel.checkpoint()
@@ -186,6 +181,8 @@ class PreparedPlan:
             await self._line.wait_reached(self._line.submitted)
         else:
             await anyio.lowlevel.checkpoint()
+        if self._is_closed or self._bindings is not before:  # since
+            merged, bound, options = self._merge(bindings, runtime_scalars)
         try:
             follow(prepared, prepared.rebind(bound, options))
         except BaseException as error:
@@ -223,6 +220,20 @@ class PreparedPlan:
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+    def _merge(
+        self,
+        bindings: Mapping[str, Binding] | None,
+        runtime_scalars: Sequence[ScalarArgument] | None,
+    ) -> tuple[Mapping[str, Binding], Mapping[str, Memory], LaunchOptions]:
+        """What it is bound to now, with these changes; see `rebind`."""
+        if self._is_closed:
+            self._refuse()
+        options = self._prepared.options
+        if runtime_scalars is not None:
+            options = attrs.evolve(options, runtime_scalars=tuple(runtime_scalars))
+        merged, bound = self._check({**self._bindings, **(bindings or {})}, options)
+        return merged, bound, options
 
     def _refuse(self) -> None:
         if self._is_closed:

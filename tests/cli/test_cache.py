@@ -71,7 +71,13 @@ def test_no_cache_at_all_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "arguments", [("frob",), ("prune", "--max-mib", "-1"), ("show", "--frob")]
+    "arguments",
+    [
+        ("frob",),
+        ("prune", "--max-mib", "-1"),
+        ("prune", "--max-mib", "inf"),
+        ("show", "--frob"),
+    ],
 )
 def test_what_is_not_understood_is_one_line(
     run: Run, arguments: tuple[str, ...]

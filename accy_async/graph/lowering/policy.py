@@ -147,12 +147,22 @@ async def _make(prepared: PreparedGraph, lowered: LoweredGraph) -> None:
         return
     try:
         await run_abandonable(
-            lowered.make, lambda _: lowered.close(), name="making a device graph"
+            lambda: _make_or_close(lowered),
+            lambda _: lowered.close(),
+            name="making a device graph",
         )
     except BaseException:
-        # Cancelled: what the thread still makes it destroys; nobody else has it.
-        if not lowered.is_made and prepared.lowered is lowered:
+        # What was cancelled the thread closes, whether it is made by now or not.
+        if prepared.lowered is lowered:
             prepared.lowered = None
+        raise
+
+
+def _make_or_close(lowered: LoweredGraph) -> None:
+    try:
+        lowered.make()
+    except BaseException:
+        lowered.close()
         raise
 
 
