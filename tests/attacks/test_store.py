@@ -56,7 +56,7 @@ def test_limits_that_are_no_numbers(tmp_path: Path, field: str) -> None:
         with pytest.raises(InvalidType, match=field):
             store.prune(**{field: value})  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match=field):
-        store.prune(**{field: -1})  # type: ignore[arg-type]
+        store.prune(**{field: -1})
     with pytest.raises(InvalidValue, match="max_age_s"):
         store.prune(max_age_s=float("nan"))
     assert len(store.entries()) == 1
