@@ -107,15 +107,18 @@ def adopt_memory(
         stream: the owner's stream that its last writes are on; None if they are done.
 
     Raises:
+        InvalidType: the address is no integer.
         InvalidValue: the shape or dtype is none.
         ExchangeRefused: the address is none of this device, or not aligned.
         UnsupportedOperation: the backend takes no other's memory.
     """
+    if isinstance(address, bool) or not isinstance(address, int):
+        raise InvalidType("adopt_memory.address", address, "an int")
     extents = tuple(shape)
     size = array_byte_size(extents, dtype)
     if size and address % dtype.size_bytes:
         raise ExchangeRefused(f"address {address:#x} is not aligned for {dtype}")
-    if size and address <= 0:
+    if size and not 0 < address < 2**63 - size:
         raise ExchangeRefused(f"address {address:#x} is that of no memory")
     handle = backend.adopt_buffer(
         address, size, keeper=owner, is_read_only=is_read_only, stream=stream

@@ -122,7 +122,9 @@ class GraphExecutive:
         """
         if not isinstance(plan, LaunchGraphPlan):
             raise InvalidType("start.plan", plan, "a LaunchGraphPlan")
-        bindings = adopt_bindings(self._backend, plan, bindings or {})
+        bindings = adopt_bindings(
+            self._backend, plan, {} if bindings is None else bindings
+        )
         bound = check_bindings(self._backend, plan, bindings)
         check_options(self._backend, plan, options)
         progress = RunProgress(

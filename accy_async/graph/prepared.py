@@ -88,8 +88,11 @@ def adopt_bindings(
     """The bindings, with arrays of other libraries as device arrays over their memory.
 
     Raises:
+        InvalidType: they are no mapping.
         ExchangeRefused: one cannot be taken as it is.
     """
+    if not isinstance(bindings, Mapping):
+        raise InvalidType("bindings", bindings, "a mapping from names of slots")
     adopted = dict(bindings)
     if backend.exchange_device is None:
         return adopted

@@ -17,7 +17,7 @@ import attrs
 from accy_async.backends.base import SettleTimeout
 from accy_async.backends.cleanup import raise_together
 from accy_async.backends.timeline import Mark
-from accy_async.errors import GraceExpired, GraphError, SessionClosed
+from accy_async.errors import GraceExpired, GraphError, InvalidType, SessionClosed
 from accy_async.graph.lowering.policy import follow
 from accy_async.graph.nodes import HostSlot
 
@@ -231,8 +231,13 @@ class PreparedPlan:
             self._refuse()
         options = self._prepared.options
         if runtime_scalars is not None:
+            if not isinstance(runtime_scalars, Sequence):
+                raise InvalidType("rebind.runtime_scalars", runtime_scalars, "a list")
             options = attrs.evolve(options, runtime_scalars=tuple(runtime_scalars))
-        merged, bound = self._check({**self._bindings, **(bindings or {})}, options)
+        changes = {} if bindings is None else bindings
+        if not isinstance(changes, Mapping):
+            raise InvalidType("rebind.bindings", changes, "a mapping from names")
+        merged, bound = self._check({**self._bindings, **changes}, options)
         return merged, bound, options
 
     def _refuse(self) -> None:

@@ -66,8 +66,13 @@ def device_of(value: object, what: str) -> tuple[int, int]:
         return CPU, 0
     ask = getattr(value, "__dlpack_device__", None)
     if ask is not None:
-        kind, index = ask()
-        return int(kind), int(index)
+        try:
+            kind, index = ask()
+            return int(kind), int(index)
+        except Exception as error:
+            raise ExchangeRefused(
+                f"{what}: {type(value).__name__} does not say where it is: {error}"
+            ) from error
     if hasattr(value, "__cuda_array_interface__"):
         return CUDA, 0  # whose pointer tells which
     raise InvalidType(what, value, "an array with DLPack or the CUDA array interface")
@@ -166,7 +171,7 @@ def _of_dlpack(
             _PLAIN.add(kind)
     except ExchangeRefused:
         raise
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:
         raise ExchangeRefused(
             f"{what}: {type(value).__name__} refuses to share it: {error}"
         ) from error

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from accy_async.dtypes import DType
-from accy_async.errors import ExchangeRefused, InvalidValue
+from accy_async.errors import ExchangeRefused, InvalidType, InvalidValue
 from accy_async.interop.dlpack import CUDA, Tensor
 
 __all__ = ["Interface", "make_interface", "read_interface"]
@@ -117,6 +117,8 @@ def _element(given: np.dtype[np.generic], dtype: DType | None, what: str) -> DTy
 
 def dtype_of_width(dtype: DType, size_bytes: int, what: str) -> DType:
     """The dtype that the caller names, if the elements are as wide."""
+    if not isinstance(dtype, DType):
+        raise InvalidType(f"{what}.dtype", dtype, "a DType")
     if dtype.size_bytes != size_bytes:
         raise ExchangeRefused(
             f"{what}: elements of {size_bytes} bytes, which cannot be taken as {dtype}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 from accy_async.session.core import SessionCore
 
-__all__ = ["SessionArrays"]
+__all__ = ["SessionArrays", "check_array", "extents_of"]
 
 _MOST_AT_ONCE = 1 << 20
 """Bytes that may be copied on the event loop's thread: some 100 us."""
@@ -51,7 +51,7 @@ class SessionArrays(SessionCore):
         if isinstance(shape, int):
             extents: tuple[int, ...] = (shape,)
         else:
-            extents = _extents(shape)
+            extents = extents_of(shape)
         return DeviceArray.allocate(self.backend, extents, dtype)
 
     async def upload(
@@ -125,7 +125,7 @@ class SessionArrays(SessionCore):
         Cancellation: the copy may still happen.
         """
         self._check("write")
-        _check_array("write.target", target)
+        check_array("write.target", target)
         host = np.asarray(array)
         _check_contiguous("write", host)
         if host.nbytes != target.byte_size:
@@ -170,7 +170,7 @@ class SessionArrays(SessionCore):
             alive until the copy is done with it.
         """
         self._check("download")
-        _check_array("download.source", source)
+        check_array("download.source", source)
         if out is None:
             out = np.empty(source.shape, dtype=_numpy_dtype(source))
         _check_out(source, out)
@@ -197,9 +197,14 @@ class SessionArrays(SessionCore):
             write()
 
 
-def _extents(shape: object) -> tuple[int, ...]:
+def extents_of(shape: object) -> tuple[int, ...]:
+    """A shape's extents.
+
+    Raises:
+        InvalidType: it is no sequence.
+    """
     if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)):
-        raise InvalidType("allocate.shape", shape, "an integer, or a sequence of them")
+        raise InvalidType("shape", shape, "an integer, or a sequence of them")
     return tuple(shape)
 
 
@@ -221,7 +226,12 @@ def _numpy_dtype(array: DeviceArray) -> np.dtype[np.generic]:
     return np.dtype("uint16" if dtype is DType.BF16 else dtype.numpy)
 
 
-def _check_array(name: str, array: object) -> None:
+def check_array(name: str, array: object) -> None:
+    """Refuse what is no array of a device.
+
+    Raises:
+        InvalidType: it is none.
+    """
     if not isinstance(array, DeviceArray):
         raise InvalidType(name, array, "a DeviceArray")
 

@@ -105,7 +105,7 @@ class SessionLaunches(SessionCore):
             self._group,
             plan,
             bindings,
-            options or LaunchOptions(),
+            LaunchOptions() if options is None else options,
             self.observer if observer is None else harmless(observer),
         )
 
@@ -143,7 +143,10 @@ class SessionLaunches(SessionCore):
             return await self.run(plan, bindings, options)
 
         return await self._runs.prepare(
-            plan, bindings, options or LaunchOptions(), run_plainly
+            plan,
+            bindings,
+            LaunchOptions() if options is None else options,
+            run_plainly,
         )
 
     async def run(

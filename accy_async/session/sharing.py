@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accy_async.backends.adopting import adopt_array, adopt_memory
+from accy_async.errors import ExchangeRefused
 from accy_async.interop.dlpack import CPU, CUDA_HOST
 from accy_async.interop.foreign import device_of, is_foreign
-from accy_async.session.arrays import SessionArrays
+from accy_async.session.arrays import SessionArrays, check_array, extents_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +72,7 @@ class SessionSharing(SessionArrays):
             place = self.backend.exchange_device
             there = device_of(array, "asarray")[0]
             if there in {CPU, CUDA_HOST} and (place is None or place[0] != CPU):
-                host = array if isinstance(array, np.ndarray) else np.from_dlpack(array)  # type: ignore[arg-type]
+                host = array if isinstance(array, np.ndarray) else _on_host(array)
                 return await self.upload(host, dtype=dtype)
             return self.adopt(array, dtype=dtype)
         return await self.upload(np.asarray(array), dtype=dtype)
@@ -103,7 +104,7 @@ class SessionSharing(SessionArrays):
             SessionClosed: the session is not open.
         """
         self._check("adopt_memory")
-        extents = (shape,) if isinstance(shape, int) else shape
+        extents = (shape,) if isinstance(shape, int) else extents_of(shape)
         return adopt_memory(
             self.backend, address, extents, dtype,
             owner=owner, is_read_only=read_only, stream=stream,
@@ -150,6 +151,7 @@ class SessionSharing(SessionArrays):
         """Return once everything submitted here that uses the array is done.
 
         Raises:
+            InvalidType: it is no DeviceArray.
             DeviceError: some of it failed.
             ExceptionGroup: work failed on several streams.
             InvalidBuffer: the array was freed.
@@ -158,4 +160,15 @@ class SessionSharing(SessionArrays):
         Cancellation: only the wait stops; the work goes on.
         """
         self._check("wait_array")
+        check_array("wait_array.array", array)
         await self.backend.wait_buffer(array.handle)
+
+
+def _on_host(array: object) -> np.ndarray:
+    """Another library's array in host memory, as numpy has it."""
+    try:
+        return np.from_dlpack(array)  # type: ignore[arg-type]
+    except Exception as error:
+        raise ExchangeRefused(
+            f"asarray: {type(array).__name__} refuses to share it: {error}"
+        ) from error

@@ -18,7 +18,13 @@ from accy_async.backends.origins import Origin
 from accy_async.backends.resources import Resource
 from accy_async.backends.suspects import accuse
 from accy_async.backends.timeline import Timeline
-from accy_async.errors import DeviceError, DeviceLost, ForkedProcess, SessionClosed
+from accy_async.errors import (
+    DeviceError,
+    DeviceLost,
+    ForkedProcess,
+    InvalidType,
+    SessionClosed,
+)
 
 if TYPE_CHECKING:
     from accy_async.backends.owners import Owner
@@ -146,10 +152,15 @@ class BackendCore(BackendHooks):
     def _stream(self, stream: StreamHandle | None) -> StreamState:
         if stream is None:
             return self._default
-        state = self._streams_by_id.get(stream.id)
-        if state is None or stream.origin is not self._origin:  # or made by hand
+        try:
+            state = self._streams_by_id.get(stream.id)
+            is_ours = stream.origin is self._origin
+        except AttributeError:
+            raise InvalidType("stream", stream, "a StreamHandle, or None") from None
+        if state is None or not is_ours:  # or made by hand
             self._table.get(stream)  # says what is wrong with it
-            assert state is not None
+            if state is None:
+                raise InvalidType("stream", stream, "a StreamHandle, or None")
         return state
 
     def _cover(self, state: StreamState) -> None:

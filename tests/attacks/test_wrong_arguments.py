@@ -1,0 +1,91 @@
+"""What is no handle, no array, no mapping: refused by name, as any other bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accy_async.backends import RecordingBackend
+from accy_async.backends.cpu import CpuBackend
+from accy_async.dtypes import DType
+from accy_async.errors import AccyError, ExchangeRefused, InvalidType
+from accy_async.session import Session, open_session
+from tests.attacks.test_bindings import copy_plan
+
+pytestmark = pytest.mark.anyio
+
+ROW = np.zeros(4, np.float32)
+
+
+class Mute:
+    """An array of a library that does not speak DLPack well."""
+
+    def __init__(self, place: object = (1, 0)) -> None:
+        self.place = place
+
+    def __dlpack_device__(self) -> object:
+        return self.place
+
+    def __dlpack__(self, **keywords: object) -> object:
+        raise KeyError("no such thing")
+
+
+def bound(session: Session) -> dict[str, object]:
+    return {"x": session.allocate(4, DType.F32), "out": ROW.copy()}
+
+
+async def rebound(session: Session, **changes: Any) -> None:
+    async with await session.prepare(copy_plan(), bound(session)) as prepared:
+        await prepared.rebind(**changes)
+
+
+async def streamed(session: Session) -> None:
+    event: Any = session.backend.create_event()
+    await session.upload(ROW, stream=event)
+
+
+CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
+    "stream": lambda session: session.upload(ROW, stream="x"),
+    "event as stream": streamed,
+    "wait_array": lambda session: session.wait_array(5),
+    "bindings": lambda session: session.run(copy_plan(), ROW),
+    "no bindings": lambda session: session.run(copy_plan(), 0),
+    "options": lambda session: session.run(copy_plan(), bound(session), []),
+    "rebound bindings": lambda session: rebound(session, bindings=[1]),
+    "rebound scalars": lambda session: rebound(session, runtime_scalars=5),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_of_another_type(name: str) -> None:
+    """An `InvalidType`, and nothing is left of it."""
+    device = RecordingBackend()
+    async with open_session(device) as session:
+        with pytest.raises(InvalidType):
+            await CALLS[name](session)
+        assert session.live_objects()["buffers"] == 0
+
+
+TAKEN: dict[str, Callable[[Any], object]] = {
+    "dtype": lambda session: session.adopt(ROW, dtype="f32"),
+    "address": lambda session: session.adopt_memory("1", 4, DType.F32, owner=None),
+    "shape": lambda session: session.adopt_memory(64, None, DType.F32, owner=None),
+    "beyond": lambda session: session.adopt_memory(64, 2**70, DType.F32, owner=None),
+    "place": lambda session: session.adopt(Mute("x")),
+    "mute": lambda session: session.adopt(Mute()),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+async def test_what_cannot_be_taken(name: str) -> None:
+    """Whatever another library raises when it is asked."""
+    backend = CpuBackend()
+    async with open_session(backend) as session:
+        with pytest.raises(AccyError) as found:
+            TAKEN[name](session)
+        assert isinstance(found.value, (InvalidType, ExchangeRefused))
+        assert session.live_objects()["buffers"] == 0
+    backend.close()
