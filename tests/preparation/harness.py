@@ -31,6 +31,7 @@ from accy_async.compiler.semantic import (
 )
 from accy_async.compiler.semantic.numbers import decode
 from tests.kernelization.harness import CPU, CUDA, METAL, VULKAN, memory
+from tests.preparation.soundness import check_soundness
 from tests.semantic.samples import array_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -136,13 +137,15 @@ def runs_like_the_reference(
     *,
     arguments: Sequence[Array] | None = None,
     tolerance: float = 1e-5,
+    kernels: Any = None,
     **options: Any,
 ) -> ArtifactPlan:
     """The module's plan for this CPU, which gave what the reference gives."""
     given = arguments_of(module) if arguments is None else arguments
     job = prepare(module, CPU, FragmentCompilerOptions(**options))
+    check_soundness(job)
     plan = compile_plan(job, cache=False)
-    actual, expected = run_plan(plan, given), evaluate(module, given)
+    actual, expected = run_plan(plan, given), evaluate(module, given, kernels=kernels)
     for mine, reference, type in zip(
         actual, expected, module.entry.result_types, strict=True
     ):

@@ -130,14 +130,14 @@ def _assign(graph: GroupGraph, entry: Operation) -> None:
             _begin(graph, entry)
         else:
             _join(graph, entry, group)
-            group.written[entry.result] = None
+            graph.write(group, entry.result)
 
 
 def _using(graph: GroupGraph, entry: Operation) -> list[Group]:
     """The groups with a user of it, each once; a view of it is no group's."""
     found: dict[int, Group] = {}
     for value in entry.results:
-        for user in graph.users[value]:
+        for user in graph.users(value):
             for group in graph.groups_of(user):
                 found[id(group)] = group
     return list(found.values())
@@ -220,7 +220,7 @@ def _times(graph: GroupGraph, entry: Operation, group: Group) -> int:
     Users that ask for the same places share them.
     """
     together, apart = 0, 0
-    for user in graph.users[entry.results[0]]:
+    for user in graph.users(entry.results[0]):
         place = graph.place(user)
         if place not in group.members:
             continue
@@ -251,6 +251,8 @@ def _may_write_beside(
     if group.kind is not CompileLaunch.ELEMENTWISE:
         return False
     if entry.result.shape != group.shape or not _fits(entry, group, 1):
+        return False
+    if _is_wasteful(graph, entry, group):
         return False
     others = [other for other in using if other is not group]
     others += [g for g in graph.readers(entry.result) if g is not group]

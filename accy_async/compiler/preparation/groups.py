@@ -48,6 +48,7 @@ class Group:
         written: the values that the kernel writes, in order.
         shape: of the root's results.
         elements: that the root computes, or takes in where it reduces.
+        height: more than that of any group that reads from it.
     """
 
     def __init__(self, place: int, root: Operation, kind: CompileLaunch) -> None:
@@ -60,6 +61,7 @@ class Group:
         self.times = {place: self.elements * _LOOKS.get(kind, 1)}
         self.shape = root.results[0].shape
         self.written: dict[Value, None] = dict.fromkeys(root.results)
+        self.height = 0
 
     @classmethod
     def of(
@@ -74,6 +76,7 @@ class Group:
             merged.members.update(part.members)
             merged.times.update(part.times)
         merged.written = dict.fromkeys(written)
+        merged.height = max(part.height for part in parts)
         return merged
 
     def operations(self) -> list[Operation]:
@@ -97,22 +100,33 @@ class GroupGraph:
 
     Attributes:
         function: the program.
-        groups: in no particular order; see `ordered`.
         views: values that are another's elements in another shape: that other.
         constants: constants that lie in memory.
     """
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.groups: list[Group] = []
         self.views: dict[Value, Value] = {}
         self.constants: dict[Value, Constant] = {}
-        self.users = function.users()
         self.results = set(function.results)
+        self._groups: dict[int, Group] = {}
+        self._users: list[list[Operation]] = [[] for _ in range(function.value_count)]
+        for entry in function.operations:
+            for index in dict.fromkeys(value.index for value in entry.operands):
+                self._users[index].append(entry)
         self._makers = function.producers()
         self._places = {id(entry): i for i, entry in enumerate(function.operations)}
         self._groups_at: dict[int, list[Group]] = {}
         self._views_of: dict[Value, list[Value]] = {}
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups, in no particular order; see `ordered`."""
+        return list(self._groups.values())
+
+    def users(self, value: Value) -> list[Operation]:
+        """The operations that read a value."""
+        return self._users[value.index]
 
     def place(self, entry: Operation) -> int:
         """Where an operation stands in the program."""
@@ -122,9 +136,28 @@ class GroupGraph:
 
     def add(self, group: Group) -> None:
         """Add a group with the members that it has."""
-        self.groups.append(group)
+        self._groups[id(group)] = group
         for place in group.members:
             self._groups_at.setdefault(place, []).append(group)
+        self._lift(group)
+
+    def write(self, group: Group, value: Value) -> None:
+        """Have a group write a value that one of its members makes."""
+        group.written[value] = None
+        self._lift(group)
+
+    def _lift(self, group: Group) -> None:
+        """Settle heights after a group came to have other readers."""
+        waiting = [group]
+        while waiting:
+            lifted = waiting.pop()
+            above = (other.height + 1 for other in self.followers(lifted))
+            lifted.height = max(lifted.height, *above, 0)
+            waiting += (
+                source
+                for source in self.sources(lifted)
+                if source.height <= lifted.height
+            )
 
     def join(self, group: Group, entry: Operation, times: int) -> None:
         """Make an operation a member of a group."""
@@ -136,7 +169,7 @@ class GroupGraph:
     def replace(self, parts: Sequence[Group], merged: Group) -> None:
         """Put one group in the place of several that it is made of."""
         for part in parts:
-            self.groups.remove(part)
+            del self._groups[id(part)]
             for place in part.members:
                 self._groups_at[place].remove(part)
         self.add(merged)
@@ -168,7 +201,7 @@ class GroupGraph:
         while values:
             value = values.pop()
             values += self._views_of.get(value, ())
-            for user in self.users[value]:
+            for user in self.users(value):
                 yield from self.groups_of(user)
 
     def followers(self, group: Group) -> Iterator[Group]:
@@ -203,16 +236,15 @@ class GroupGraph:
             but: groups that the search does not go into.
         """
         seen = {id(group) for group in but}
-        waiting = [group for group in begin if id(group) not in seen]
-        seen.update(id(group) for group in waiting)
+        waiting = list(begin)
         while waiting:
             group = waiting.pop()
             if group is goal or len(seen) > _MAX_SEARCH:
                 return True
-            for after in self.followers(group):
-                if id(after) not in seen:
-                    seen.add(id(after))
-                    waiting.append(after)
+            if id(group) in seen or group.height <= goal.height:
+                continue
+            seen.add(id(group))
+            waiting += self.followers(group)
         return False
 
     def is_between(self, group: Group, other: Group) -> bool:

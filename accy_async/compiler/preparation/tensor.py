@@ -17,6 +17,8 @@ from accy_async.compiler.semantic import (
     Function,
     FunctionBuilder,
     KernelCall,
+    Loop,
+    Op,
     Operation,
     Reduce,
     ReductionKind,
@@ -57,16 +59,25 @@ def lower_tensor(
         PassFailed: a schedule that was measured as the fastest is none.
     """
     products = _Products(schedules, registry)
-    rules: tuple[tuple[str, Rule], ...] = (
-        ("loop_unrolling", loop_rule),
-        ("einsum_lowering", products.einsum),
-        ("product_selection", products.dot_general),
-        ("row_lowering", _rows),
+    rules: tuple[tuple[str, Rule, tuple[type[Op], ...]], ...] = (
+        ("loop_unrolling", loop_rule, (Loop,)),
+        ("einsum_lowering", products.einsum, (Einsum,)),
+        ("product_selection", products.dot_general, (DotGeneral,)),
+        ("row_lowering", _rows, (Reduce, Softmax, RowSparseCrossEntropy)),
     )
-    for name, rule in rules:
+    for name, rule, ops in rules:
         noting = _noting(pipeline.context, rule)
-        function = pipeline.run(name, rewrite, function, noting, limits=limits)
+        function = pipeline.run(name, _rewritten, function, noting, ops, limits)
     return pipeline.run("simplification", simplified, function, limits=limits)
+
+
+def _rewritten(
+    function: Function, rule: Rule, ops: tuple[type[Op], ...], limits: ContextLimits
+) -> Function:
+    """The function rewritten, if it has operations that the rule is for."""
+    if not any(isinstance(entry.op, ops) for entry in function.operations):
+        return function
+    return rewrite(function, rule, limits=limits)
 
 
 def _noting(context: PassContext, rule: Rule) -> Rule:
