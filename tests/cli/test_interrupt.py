@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -24,6 +25,20 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def wait_until_at_work(process: subprocess.Popen[str]) -> None:
+    """Return somewhere among its thousands of launches, however slow it starts."""
+    tasks = Path(f"/proc/{process.pid}/task")
+    if not tasks.is_dir():
+        time.sleep(5)
+        return
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        # The main thread, that of a stream (it comes with the first launch), a worker.
+        if len(list(tasks.iterdir())) >= 3:
+            return
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize(
     ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
@@ -36,8 +51,9 @@ def test_signal_during_the_demo(loop: str, signum: signal.Signals, code: int) ->
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads of numpy's
     )
-    time.sleep(2.5)  # somewhere among thousands of launches
+    wait_until_at_work(process)
     assert process.poll() is None
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)

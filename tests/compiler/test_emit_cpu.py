@@ -198,8 +198,8 @@ def test_registry_holds_what_was_asked_for_and_refuses_the_rest() -> None:
         library_entries(targets=["accy.kernel.gone"])
     with pytest.raises(InvalidValue, match=r"targets.*block_scan"):
         library_entries(dtype=DType.BOOL, targets=["accy.kernel.scan.block_scan"])
-    with pytest.raises(UnsupportedOperation, match="vulkan_spirv"):
-        library_entries(ArtifactFormat.VULKAN_SPIRV)
+    with pytest.raises(UnsupportedOperation, match="cuda_cubin"):
+        library_entries(ArtifactFormat.CUDA_CUBIN)
     with pytest.raises(UnsupportedOperation, match="cuda_ptx is no format of cpu"):
         cpu_registry(ArtifactFormat.CUDA_PTX)
 
