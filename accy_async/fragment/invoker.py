@@ -9,13 +9,8 @@ import anyio
 import anyio.lowlevel
 
 from accy_async.backends.array import DeviceArray
-from accy_async.backends.base import SettleTimeout
-from accy_async.backends.cleanup import overtake, raise_together
-from accy_async.errors import (
-    GraceExpired,
-    LaunchArgumentMismatch,
-    SessionClosed,
-)
+from accy_async.backends.cleanup import Cleanup, raise_together
+from accy_async.errors import LaunchArgumentMismatch, SessionClosed
 from accy_async.fragment.arguments import take_array
 from accy_async.fragment.lane import Lane
 from accy_async.fragment.memory import Buffers, close_all, write_constants
@@ -29,7 +24,7 @@ if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
     from accy_async.artifact.planned import ArtifactPlan
     from accy_async.backends.base import Backend
-    from accy_async.backends.handles import LoadedArtifact, StreamHandle
+    from accy_async.backends.handles import Handle, LoadedArtifact, StreamHandle
     from accy_async.dtypes import ScalarArgument
     from accy_async.fragment.arguments import HostArray
     from accy_async.fragment.streams import FragmentStreams
@@ -121,7 +116,7 @@ class Invoker:
             await self._abandon(lane, stream, error)
             raise
         del self._running[lane]
-        self._streams.give_back(stream, is_sound=True)
+        self._streams.give_back(stream)
         if self._is_closed:
             lane.close()
         else:
@@ -189,41 +184,39 @@ class Invoker:
             try:
                 write_constants(self._backend, self._plan, self._constants, stream)
                 if len(self._constants):
-                    await self._backend.mark(stream).wait()
+                    await self._backend.wait_stream(stream)
             except BaseException as error:
-                self._streams.give_back(stream, is_sound=False)
-                errors: list[Exception] = []
-                close_all((self._constants,), errors)
-                raise_together(f"constants of {self._plan.name!r}", error, errors)
+                handles: list[Handle] = [
+                    *self._streams.give_up(stream),
+                    *self._constants.detach(),
+                ]
+                await self._leave(error, stream, handles)
                 raise
-            self._streams.give_back(stream, is_sound=True)
+            self._streams.give_back(stream)
             self._has_constants = True
 
     async def _abandon(
         self, lane: Lane, stream: StreamHandle, primary: BaseException
     ) -> None:
-        """Wait for what is in flight for the grace, and destroy the lane."""
-        backend = self._backend
-        errors: list[Exception] = []
-        settled: Exception | None = None
-        try:
-            if backend.is_healthy and backend.is_alive(stream):
-                mark = backend.mark(stream)
-                if not mark.is_reached:
-                    settled = await backend.settle(mark.wait_reached, self._grace_s)
-        except BaseException as error:  # noqa: BLE001 - an interrupt, raised below
-            primary = overtake(primary, error, errors)
+        """Wait for what is in flight for the grace, destroy the lane, and raise."""
         del self._running[lane]
-        try:
-            self._streams.give_back(stream, is_sound=False)
-        except Exception as error:  # noqa: BLE001 - raised together below
-            errors.append(error)
-        close_all((lane,), errors)
-        if isinstance(settled, SettleTimeout):
-            what = f"an invocation of {self._plan.name!r}"
-            held = (f"stream {stream.id}",)
-            errors.insert(0, GraceExpired(what, self._grace_s, held))
-        raise_together(f"fragment {self._plan.name!r}", primary, errors)
+        handles: list[Handle] = [*self._streams.give_up(stream), *lane.detach()]
+        await self._leave(primary, stream, handles)
+
+    async def _leave(
+        self, primary: BaseException, stream: StreamHandle, handles: list[Handle]
+    ) -> None:
+        backend = self._backend
+        is_idle = (
+            not backend.is_healthy
+            or not backend.is_alive(stream)
+            or backend.is_stream_idle(stream)
+        )
+        await Cleanup(backend, f"fragment {self._plan.name!r}", self._grace_s).leave(
+            primary,
+            wait=None if is_idle else lambda: backend.wait_stream(stream),
+            handles=handles,
+        )
 
     def _begin(self) -> int:
         assert self._observer is not None

@@ -17,10 +17,10 @@ import numpy as np
 
 from accy_async.backends.adopting import adopt_array
 from accy_async.backends.array import DeviceArray
-from accy_async.backends.cleanup import raise_together
+from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.completion import run_abandonable
 from accy_async.dtypes import DType
-from accy_async.fragment.memory import Buffers, close_all
+from accy_async.fragment.memory import Buffers
 from accy_async.fragment.signature import ArgumentSlot, ResultKind, ResultSlot
 from accy_async.fragment.submission import in_order, submit_prepared
 from accy_async.graph.lowering.policy import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import (
         BufferHandle,
+        Handle,
         LoadedArtifact,
         StreamHandle,
     )
@@ -122,16 +123,24 @@ class Lane:
         await call.upload()
         self._submit(stream)
         call.download()
-        await self._backend.mark(stream).wait()
+        await self._backend.wait_stream(stream)
         call.finish()
         return results
 
     def close(self) -> None:
         """Destroy what it has; what is in use goes to the reaper."""
         errors: list[Exception] = []
-        prepared, self._prepared = self._prepared, None
-        close_all((self._own,) if prepared is None else (prepared, self._own), errors)
+        destroy_all(self._backend, self.detach(), errors)
         raise_together("closing a fragment's lane", None, errors)
+
+    def detach(self) -> list[Handle]:
+        """What it has, newest first, for others to destroy; it is of no use then."""
+        handles: list[Handle] = []
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared.lowered is not None:
+            handles += prepared.lowered.handles()
+        handles += self._own.detach()
+        return handles
 
     def own(self, slot: ArgumentSlot | ResultSlot) -> BufferHandle:
         """The lane's own buffer for a slot."""

@@ -402,7 +402,10 @@ class LoadedFragment(FragmentCatalogue):
             source = bindings.binding(slot.slot_id).handle
             stream = options.stream
             self._backend.read_buffer(source, memory.array, stream=stream)
-            await self._backend.mark(stream).wait()
+            if stream is None:
+                await self._backend.wait_default_stream()
+            else:
+                await self._backend.wait_stream(stream)
         return memory.array.view(dtype).reshape(slot.shape)
 
     def launch_kernel_with_arguments(

@@ -81,12 +81,16 @@ class Buffers:
             found = self._by_name[name] = self._backend.allocate_buffer(byte_size)
         return found
 
-    def close(self) -> None:
-        """Destroy them; what is in use goes to the reaper. Idempotent."""
+    def detach(self) -> list[BufferHandle]:
+        """The buffers, newest first, for others to destroy; it has none then."""
         handles = list(self.handles())
         self._by_name.clear()
+        return handles
+
+    def close(self) -> None:
+        """Destroy them; what is in use goes to the reaper. Idempotent."""
         errors: list[Exception] = []
-        destroy_all(self._backend, handles, errors)
+        destroy_all(self._backend, self.detach(), errors)
         raise_together(f"freeing {self._what}", None, errors)
 
 

@@ -51,22 +51,27 @@ class FragmentStreams:
         self._users[stream] = 1
         return stream
 
-    def give_back(self, stream: StreamHandle, *, is_sound: bool) -> None:
-        """Return a stream that was taken.
+    def give_back(self, stream: StreamHandle) -> None:
+        """Return a stream that was taken, and is done with its work."""
+        if self._leave(stream):
+            self._idle.append(stream)
 
-        Args:
-            stream: which.
-            is_sound: False to have it destroyed, as its work failed or goes on.
+    def give_up(self, stream: StreamHandle) -> list[StreamHandle]:
+        """The same where its work failed, or goes on.
+
+        Returns:
+            The stream, if it is to be destroyed now: it has no other user.
         """
+        return [stream] if self._leave(stream) else []
+
+    def _leave(self, stream: StreamHandle) -> bool:
+        """Have one user less; True where that was the last one."""
         left = self._users[stream] - 1
         if left:
             self._users[stream] = left
-            return
-        del self._users[stream]
-        if is_sound:
-            self._idle.append(stream)
         else:
-            self._backend.discard(stream)
+            del self._users[stream]
+        return not left
 
     def close(self) -> None:
         """Destroy those that are idle; what is in use goes to the reaper."""

@@ -1,0 +1,208 @@
+"""Loading, binding, invoking and reading, cut short at every call and every await."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accy_async import open_session
+from accy_async.backends import RecordingBackend
+from accy_async.errors import DeviceError, GraceExpired, OutOfMemory, RuntimeUnavailable
+from accy_async.fragment import load_fragment
+from tests.fragment.plans import ADD, CHAIN, UPDATE
+from tests.harness.steps import (
+    Injection,
+    Outcome,
+    cancel_scope,
+    cancel_task,
+    interrupt,
+    perform,
+)
+
+pytestmark = pytest.mark.anyio
+
+Operation = Callable[[RecordingBackend], Coroutine[Any, Any, object]]
+USUAL: dict[str, type[Exception]] = {
+    "load_artifact": RuntimeUnavailable,
+    "allocate_buffer": OutOfMemory,
+}
+ONES = np.ones(8, np.float32)
+
+
+async def load_and_leave(backend: RecordingBackend) -> None:
+    async with await load_fragment(backend, CHAIN):
+        pass
+
+
+async def bind_and_run(backend: RecordingBackend) -> None:
+    async with (
+        await load_fragment(backend, CHAIN) as fragment,
+        await fragment.prepare_invocation_bindings([ONES]) as bindings,
+    ):
+        fragment.submit_invocation(bindings)
+        await fragment.complete_invocation()
+        await fragment.read_invocation_output(bindings, 0)
+        fragment.submit_invocation_with_graph(bindings, fragment.graph)
+        await fragment.complete_invocation_graph(fragment.graph)
+
+
+async def call_with_host_arrays(backend: RecordingBackend) -> None:
+    async with await load_fragment(backend, CHAIN) as fragment:
+        for _ in range(4):  # the last ones as a graph of the device
+            await fragment(ONES)
+
+
+async def call_with_device_arrays(backend: RecordingBackend) -> None:
+    async with (
+        open_session(backend, grace=4.0) as session,
+        await session.load_fragment(UPDATE) as update,
+        await session.load_fragment(ADD) as add,
+    ):
+        # Kept, so that none is freed by the collector, whose failures nobody hears.
+        arrays = [await session.upload(ONES)]
+        for _ in range(2):
+            arrays.append(await update(arrays[-1]))
+            arrays.append(await add(*arrays[-2:]))
+        await session.download(arrays[-1])
+
+
+async def leave_it_to_the_session(backend: RecordingBackend) -> None:
+    async with open_session(backend, grace=4.0) as session:
+        fragment = await session.load_fragment(CHAIN)
+        bindings = await fragment.prepare_invocation_bindings([ONES])
+        fragment.submit_invocation(bindings)
+        await fragment(ONES)
+
+
+async def compile_for_a_function(backend: RecordingBackend) -> None:
+    def double(x: Any) -> Any:
+        return x + x
+
+    async with (
+        open_session(backend, grace=4.0) as session,
+        await session.load_fragment(double) as function,
+    ):
+        await function(ONES)
+        await function(ONES[:4])
+
+
+each_operation = pytest.mark.parametrize(
+    "operation",
+    [
+        load_and_leave,
+        bind_and_run,
+        call_with_host_arrays,
+        call_with_device_arrays,
+        leave_it_to_the_session,
+        compile_for_a_function,
+    ],
+)
+each_pace = pytest.mark.parametrize("is_held", [False, True])
+
+
+async def act(
+    operation: Operation,
+    is_held: bool,
+    injections: Mapping[int, Injection] | None = None,
+    failures: Mapping[int, BaseException | None] | None = None,
+) -> tuple[RecordingBackend, Outcome]:
+    backend = RecordingBackend(is_holding=is_held)
+    for nth, error in (failures or {}).items():
+        backend.fail("*", nth, error)
+    outcome = await perform(backend, functools.partial(operation, backend), injections)
+    return backend, outcome
+
+
+async def check_nothing_left(backend: RecordingBackend, operation: Operation) -> None:
+    """Nothing is alive, nothing was freed twice, and the operation works again."""
+    backend.release_all()
+    assert not any(backend.live_objects().values()), backend.live_objects()
+    assert len(backend.destroyed_ids) == len(set(backend.destroyed_ids))
+    assert backend.is_healthy
+    await operation(backend)
+    assert not any(backend.live_objects().values())
+
+
+def without_grace(error: BaseException | None) -> list[BaseException]:
+    """The errors, in order, but for those that name what a failed wait left busy."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in without_grace(one)]
+    return [] if error is None or isinstance(error, GraceExpired) else [error]
+
+
+@each_operation
+@each_pace
+async def test_each_backend_call_failing_once(
+    operation: Operation, is_held: bool
+) -> None:
+    """The call's own error comes out, alone; nothing is left."""
+    whole, outcome = await act(operation, is_held)
+    assert outcome.is_success
+    for nth, call in enumerate(whole.calls, 1):
+        backend, outcome = await act(operation, is_held, failures={nth: None})
+        if call.kind in ("create_graph", "update_graph"):  # runs node by node instead
+            assert outcome.is_success
+        else:
+            (error,) = without_grace(outcome.error)
+            assert type(error) is USUAL.get(call.kind, DeviceError), call
+        await check_nothing_left(backend, operation)
+
+
+@each_operation
+@each_pace
+async def test_interrupt_at_each_backend_call(
+    operation: Operation, is_held: bool
+) -> None:
+    """A KeyboardInterrupt inside any call leaves as itself; nothing is left."""
+    whole, _ = await act(operation, is_held)
+    for nth in range(1, len(whole.calls) + 1):
+        pressed = KeyboardInterrupt()
+        backend, outcome = await act(operation, is_held, failures={nth: pressed})
+        assert outcome.error is pressed
+        await check_nothing_left(backend, operation)
+
+
+@each_operation
+@each_pace
+async def test_each_await_cancelled_once(operation: Operation, is_held: bool) -> None:
+    """A cancellation at any await goes on as one; nothing is left."""
+    _, whole = await act(operation, is_held)
+    for step in range(1, whole.steps + 1):
+        backend, outcome = await act(operation, is_held, {step: cancel_scope})
+        assert outcome.error is None
+        await check_nothing_left(backend, operation)
+
+
+@each_operation
+@each_pace
+async def test_each_await_interrupted(operation: Operation, is_held: bool) -> None:
+    """An interrupt at any await leaves as itself."""
+    _, whole = await act(operation, is_held)
+    for step in range(1, whole.steps + 1):
+        backend, outcome = await act(operation, is_held, {step: interrupt})
+        assert isinstance(outcome.error, KeyboardInterrupt)
+        await check_nothing_left(backend, operation)
+
+
+@each_operation
+@each_pace
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
+async def test_each_await_cancelled_by_asyncio_itself(
+    operation: Operation, is_held: bool
+) -> None:
+    """``Task.cancel`` at any await, and again at any of the exit's, leaks nothing."""
+    _, whole = await act(operation, is_held)
+    for step in range(1, whole.steps + 1):
+        backend, outcome = await act(operation, is_held, {step: cancel_task})
+        assert without_grace(outcome.error) == []
+        await check_nothing_left(backend, operation)
+        for later in range(step + 1, outcome.steps + 1):
+            backend, outcome_later = await act(
+                operation, is_held, {step: cancel_task, later: cancel_task}
+            )
+            assert without_grace(outcome_later.error) == []
+            await check_nothing_left(backend, operation)
