@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Self
 import anyio.lowlevel
 
 from accy_async.artifact.planned import SlotRole
-from accy_async.backends.cleanup import Cleanup, raise_together
+from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
 from accy_async.backends.handles import BufferAccess, BufferBinding, BufferHandle
 from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
 from accy_async.fragment.graphs import count_slot_name, element_counts, slot_name
-from accy_async.fragment.memory import Buffers, close_all, write_constants
+from accy_async.fragment.memory import Buffers, write_constants
 from accy_async.graph.options import LaunchOptions, check_options
 from accy_async.graph.prepared import PreparedGraph
 
@@ -163,7 +163,7 @@ class InvocationBindings:
         if found is None:
             found = self._prepare(graph, options)
             while len(self._prepared) >= _MOST_GRAPHS:
-                self._prepared.pop(next(iter(self._prepared))).close()
+                self._prepared.pop(next(iter(self._prepared)))
         self._prepared[key] = found
         return found
 
@@ -196,12 +196,8 @@ class InvocationBindings:
         prepared = PreparedGraph(
             self._backend, graph, self._kernels, bound, {}, options
         )
-        try:
-            for _ in prepared.make_actions():
-                pass
-        except BaseException:
-            prepared.close()
-            raise
+        for _ in prepared.make_actions():
+            pass
         return prepared
 
     def handles(self) -> list[BufferHandle]:
@@ -213,11 +209,8 @@ class InvocationBindings:
         if self._is_closed:
             return
         self._is_closed = True
-        errors: list[Exception] = []
-        prepared = list(self._prepared.values())
-        self._prepared.clear()
-        close_all((*prepared, self._buffers), errors)
-        raise_together(f"closing {self!r}", None, errors)
+        self._prepared.clear()  # they own nothing
+        self._buffers.close()
 
     async def aclose(self) -> None:
         """Destroy the buffers, newest first. Idempotent; waits for no invocation.
@@ -291,7 +284,7 @@ def allocate_bindings(
         write_constants(backend, plan, buffers)
     except BaseException as error:
         errors: list[Exception] = []
-        close_all((bindings,), errors)
+        destroy_all(backend, buffers.detach(), errors)
         raise_together(f"binding {plan.name!r}", error, errors)
         raise
     return bindings

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
 from accy_async.backends.array import DeviceArray
-from accy_async.backends.cleanup import Cleanup, raise_together
+from accy_async.backends.cleanup import Cleanup
 from accy_async.errors import LaunchArgumentMismatch, SessionClosed
 from accy_async.fragment.arguments import take_array
 from accy_async.fragment.lane import Lane
-from accy_async.fragment.memory import Buffers, close_all, write_constants
+from accy_async.fragment.memory import Buffers, write_constants
 from accy_async.fragment.signature import Signature
 from accy_async.graph.options import LaunchOptions, check_options
 from accy_async.observe.protocol import Observer, new_id, state_of
@@ -124,25 +124,27 @@ class Invoker:
         self._end(told, None)
         return results
 
-    async def settle(self) -> Exception | None:
-        """Wait for what is in flight, for the grace at most; see `Backend.settle`."""
-        marks = [self._backend.mark(stream) for stream in self._running.values()]
-        if all(mark.is_reached for mark in marks) or not self._backend.is_healthy:
+    def wait_for(self) -> Callable[[], Awaitable[None]] | None:
+        """Waits for what is in flight, silent about failures; None if nothing is."""
+        backend = self._backend
+        marks = [backend.mark(stream) for stream in self._running.values()]
+        if all(mark.is_reached for mark in marks) or not backend.is_healthy:
             return None
 
         async def wait() -> None:
             for mark in marks:
                 await mark.wait_reached()
 
-        return await self._backend.settle(wait, self._grace_s)
+        return wait
 
-    def close(self) -> None:
-        """Destroy idle lanes and the constants; lanes in use go when they are done."""
+    def detach(self) -> list[Handle]:
+        """What it has, for others to destroy; lanes in use go when they are done."""
         self._is_closed = True
-        errors: list[Exception] = []
-        lanes, self._idle = self._idle, []
-        close_all((*lanes, self._constants), errors)
-        raise_together("closing a fragment's lanes", None, errors)
+        handles: list[Handle] = []
+        while self._idle:
+            handles += self._idle.pop().detach()
+        handles += self._constants.detach()
+        return handles
 
     def _take(self, arguments: Sequence[object]) -> list[DeviceArray | HostArray]:
         wanted = self._signature.arguments

@@ -61,6 +61,9 @@ _MOST_AT_ONCE = 1 << 20
 _LEAST_LOWERED = 3
 """Kernels from which on a launch of a graph costs less than theirs do."""
 
+_PREPARED_AT_ONCE = 32
+"""Kernels whose launches are packed at a stretch: some 300 us."""
+
 _CALM = 2
 """Invocations in a row that change little, after which a lane lowers its graph."""
 
@@ -192,7 +195,12 @@ class Lane:
             self._backend, self._graph, self._kernels, dict(self._bound), {}, options
         )
         self._prepared.runs = FIRST_LOWERED_RUN
-        await in_slices(self._prepared.make_actions())
+        making = self._prepared.make_actions()
+        if len(self._order) <= _PREPARED_AT_ONCE:
+            for _ in making:
+                pass
+        else:
+            await in_slices(making)
 
     def _follow(self, prepared: PreparedGraph, changed: Sequence[int]) -> None:
         """Have the device's graph follow, or drop it where that is most of it."""

@@ -10,13 +10,11 @@ import anyio.lowlevel
 import numpy as np
 
 from accy_async.artifact.entry import ElementCountArgument
-from accy_async.backends.base import SettleTimeout
-from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
+from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.hostmemory import host_bytes
 from accy_async.backends.launch import LaunchRequest
 from accy_async.dtypes import DType
 from accy_async.errors import (
-    GraceExpired,
     InvalidArtifact,
     InvalidBuffer,
     LaunchArgumentMismatch,
@@ -36,7 +34,6 @@ from accy_async.fragment.graphs import (
     node_names,
 )
 from accy_async.fragment.invoker import Invoker
-from accy_async.fragment.memory import close_all
 from accy_async.fragment.streams import FragmentStreams
 from accy_async.fragment.submission import in_order, submit_prepared
 from accy_async.graph.options import LaunchOptions
@@ -45,7 +42,7 @@ from accy_async.tuning.choice import LaunchTuning
 if TYPE_CHECKING:
     from accy_async.backends.array import DeviceArray
     from accy_async.backends.base import Backend
-    from accy_async.backends.handles import BufferBinding
+    from accy_async.backends.handles import BufferBinding, Handle
     from accy_async.backends.loading import LoadedKernel
     from accy_async.dtypes import ScalarArgument
     from accy_async.fragment.arguments import HostArray
@@ -483,19 +480,15 @@ class LoadedFragment(FragmentCatalogue):
         if self._is_closed:
             return
         self._is_closed = True
-        backend = self._backend
-        errors: list[Exception] = []
-        settled = await self._invoker.settle()
-        if isinstance(settled, SettleTimeout):
-            what = f"closing fragment {self.name!r}"
-            errors.append(GraceExpired(what, self._grace_s, ("its invocations",)))
-        close_all((self._invoker,), errors)
-        loaded = dict.fromkeys(kernel.loaded for kernel in reversed(self._loaded))
-        destroy_all(backend, loaded, errors)
+        handles: list[Handle] = [*self._invoker.detach()]
+        handles += dict.fromkeys(kernel.loaded for kernel in reversed(self._loaded))
         if self._own_streams:
-            self._streams.close()
+            handles += self._streams.detach()
+        what = f"closing fragment {self.name!r}"
+        await Cleanup(self._backend, what, self._grace_s).leave(
+            None, wait=self._invoker.wait_for(), handles=handles
+        )
         await anyio.lowlevel.cancel_shielded_checkpoint()
-        raise_together(f"closing fragment {self.name!r}", None, errors)
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from accy_async.artifact.planned import ArtifactPlan, SlotRole
 from accy_async.backends.cleanup import destroy_all, raise_together
@@ -14,30 +14,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import BufferHandle, StreamHandle
 
-__all__ = ["Buffers", "close_all", "write_constants"]
-
-
-class Closable(Protocol):
-    """What has something that its sync ``close`` destroys."""
-
-    def close(self) -> None:
-        """Destroy it; what is in use goes to the reaper."""
-
-
-def close_all(parts: Iterable[Closable], errors: list[Exception]) -> None:
-    """Close each part, in this order, whatever becomes of the others.
-
-    Args:
-        parts: what to close.
-        errors: gets what the device refused.
-    """
-    for part in parts:
-        try:
-            part.close()
-        except ExceptionGroup as group:
-            errors += group.exceptions
-        except Exception as error:  # noqa: BLE001 - raised together by the caller
-            errors.append(error)
+__all__ = ["Buffers", "write_constants"]
 
 
 class Buffers:

@@ -73,7 +73,7 @@ class FragmentStreams:
             del self._users[stream]
         return not left
 
-    def close(self) -> None:
-        """Destroy those that are idle; what is in use goes to the reaper."""
-        while self._idle:
-            self._backend.discard(self._idle.pop())
+    def detach(self) -> list[StreamHandle]:
+        """Those that are idle, for others to destroy."""
+        streams, self._idle = self._idle, []
+        return streams
