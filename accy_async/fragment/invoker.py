@@ -46,6 +46,7 @@ class Invoker:
         streams: what invocations run on.
         grace_s: how long cleanup may wait for the device, in seconds.
         observer: told of every invocation, as of a run.
+        check_open: refuses what is no longer possible; None if nothing is.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Invoker:
         streams: FragmentStreams,
         grace_s: float,
         observer: Observer | None,
+        check_open: Callable[[str], None] | None,
     ) -> None:
         self._backend = backend
         self._plan = plan
@@ -65,6 +67,7 @@ class Invoker:
         self._streams = streams
         self._grace_s = grace_s
         self._observer = observer
+        self._check_open = check_open
         self._signature = Signature.of(plan)
         self._constants = Buffers(backend, f"constants of {plan.name!r}")
         self._making_constants = anyio.Lock()
@@ -161,6 +164,8 @@ class Invoker:
         ]
 
     def _check(self) -> None:
+        if self._check_open is not None:
+            self._check_open("calling a fragment")
         if self._is_closed:
             raise SessionClosed(f"fragment {self._plan.name!r} was closed")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -74,6 +74,7 @@ class LoadedFragment(FragmentCatalogue):
         streams: FragmentStreams | None = None,
         grace_s: float | None = None,
         observer: Observer | None = None,
+        check_open: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(compiled)
         self._backend = backend
@@ -98,7 +99,9 @@ class LoadedFragment(FragmentCatalogue):
             self._streams,
             self._grace_s,
             observer,
+            check_open,
         )
+        self._check_open = check_open
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -503,5 +506,7 @@ class LoadedFragment(FragmentCatalogue):
         await Cleanup(self._backend, what, self._grace_s).exit(exc, self.aclose)
 
     def _check(self, call: str) -> None:
+        if self._check_open is not None:
+            self._check_open(call)
         if self._is_closed:
             raise SessionClosed(f"{call}: fragment {self.name!r} was closed")

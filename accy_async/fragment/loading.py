@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -33,6 +34,7 @@ async def load_fragment(
     grace_s: float | None = None,
     observer: Observer | None = None,
     instrumentation: FragmentInstrumentation | None = None,
+    check_open: Callable[[str], None] | None = None,
 ) -> LoadedFragment:
     """Load a compiled fragment's kernels; awaits it, on threads where loads block.
 
@@ -46,6 +48,8 @@ async def load_fragment(
             own if left out.
         observer: told of invocations by call.
         instrumentation: told how long loading took.
+        check_open: called with what is to be done before anything is; what it raises
+            refuses it.
 
     Raises:
         InvalidType: ``compiled`` is none.
@@ -83,6 +87,7 @@ async def load_fragment(
             streams=streams,
             grace_s=grace_s,
             observer=observer,
+            check_open=check_open,
         )
         elapsed_ns = time.perf_counter_ns() - begun
         told.record(FragmentPhase.LOAD_BACKEND_ARTIFACTS, elapsed_ns)

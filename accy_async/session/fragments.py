@@ -157,6 +157,7 @@ class SessionFragments(SessionCore):
                 streams=self._fragment_streams,
                 grace_s=self.grace_s,
                 observer=self.observer,
+                check_open=self._check,
                 instrumentation=None if options is None else options.instrumentation,
             )
 

@@ -225,7 +225,7 @@ class Fragment(Generic[_P, _R]):
         limits: ContextLimits = ContextLimits.STANDARD,
     ) -> None:
         self.function = function
-        self.name = name or _name(function)
+        self.name = name or _title(function)
         self.limits = limits
         functools.update_wrapper(self, function)
         self._programs: dict[object, TracedProgram] = {}
