@@ -9,6 +9,7 @@ it ends.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,7 @@ class GraphExecutive:
         # Takes the time for observers, on devices that ask no guards.
         self._clock: DeviceClock | None = None
         self._runs: set[Run] = set()
+        self._plans: weakref.WeakSet[PreparedPlan] = weakref.WeakSet()
         self._unobserved: list[Run] = []
         self._unobserved_limit = MAX_PREPARED
 
@@ -173,9 +175,11 @@ class GraphExecutive:
             await lower(prepared, options, is_observed=False)
             if prepared.lowered is None:
                 prepared.close()  # runs prepare it as they need it
-            return PreparedPlan(
+            made = PreparedPlan(
                 self._backend, prepared, check, given, run_plainly, self._grace_s
             )
+            self._plans.add(made)
+            return made
         except BaseException as error:
             errors: list[Exception] = []
             self._preparer.forget(prepared, errors)
@@ -183,9 +187,11 @@ class GraphExecutive:
             raise
 
     def cancel_all(self) -> None:
-        """Cancel every run that is going on."""
+        """Cancel every run that is going on, and refuse those of prepared plans."""
         for run in list(self._runs):
             run.cancel()
+        for plan in list(self._plans):
+            plan.end()
 
     async def wait_all(self) -> None:
         """Return when no run is going on any more."""

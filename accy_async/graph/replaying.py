@@ -192,6 +192,11 @@ class PreparedPlan:
             raise
         self._bindings = dict(merged)
 
+    def end(self) -> None:
+        """Refuse all further use: its session ends, which destroys what it has."""
+        self._is_closed = True
+        self._lowered = None
+
     async def aclose(self) -> None:
         """Give back what it has; work in flight is awaited for the session's grace.
 

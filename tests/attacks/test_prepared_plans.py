@@ -133,6 +133,20 @@ async def test_a_graph_that_is_made_too_late_is_nobodys(
     check_empty(device)
 
 
+@pytest.mark.parametrize("length", [4, 40])
+async def test_a_plan_whose_graph_is_refused_runs_plainly(length: int) -> None:
+    """Also where it is small enough to be made on the spot."""
+    device = RecordingBackend()
+    async with open_session(device) as session:
+        device.fail("create_graph", error=OutOfMemory("no room"))
+        async with await session.prepare(chains(1, length)) as prepared:
+            assert not prepared.is_lowered
+            assert "no room" in str(prepared.obstacles[0])
+            await prepared.run()
+            assert device.launch_count == length
+    check_empty(device)
+
+
 async def test_a_graph_that_cannot_be_made_leaves_no_events() -> None:
     """Those for nodes that were awaited by themselves go with it."""
     device, plan = RecordingBackend(), chains(1, 40)

@@ -219,3 +219,16 @@ def all_texts(error: BaseException) -> list[str]:
         if isinstance(other, BaseException):
             texts += all_texts(other)
     return texts
+
+
+def test_memory_that_could_not_be_waited_for_is_given_back(
+    driver: FakeDriver, backend: CudaBackend
+) -> None:
+    """Nobody gets it, so nobody would free it."""
+    calls = ("cuMemAllocFromPoolAsync", "cuMemFreeAsync")
+    given, taken = (driver.calls[call] for call in calls)
+    driver.answers["cuStreamSynchronize"] = [1]
+    with pytest.raises(DeviceError, match="cuStreamSynchronize"):
+        backend.allocate_buffer(64)
+    assert [driver.calls[call] for call in calls] == [given + 1, taken + 1]
+    assert backend.live_objects()["buffers"] == 0

@@ -67,8 +67,13 @@ async def test_the_session_closes_what_is_left_open() -> None:
         prepared = await session.prepare(diamond())
         await prepared.run()
     check_empty(device)
-    with pytest.raises(Exception, match="was destroyed"):
+    with pytest.raises(SessionClosed):
         await prepared.run()
+    with pytest.raises(SessionClosed):
+        prepared.submit()
+    with pytest.raises(SessionClosed):
+        await prepared.rebind()
+    await prepared.aclose()
 
 
 async def test_rebinding_changes_what_it_is_for_and_no_more() -> None:

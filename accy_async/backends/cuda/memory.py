@@ -97,7 +97,11 @@ class DevicePool:
         if int(answer[0]) == OUT_OF_MEMORY:
             raise self._out_of_memory(byte_size)
         start = int(self._context.check(answer, "cuMemAllocFromPoolAsync"))
-        self._context.check(waited, "cuStreamSynchronize")
+        try:
+            self._context.check(waited, "cuStreamSynchronize")
+        except BaseException:
+            self._context.driver.cuMemFreeAsync(start, self._stream)  # nobody has it
+            raise
         return DeviceMemory(-(-start // alignment) * alignment, byte_size, start)
 
     def _ask(self, byte_size: int) -> tuple[Any, Any]:

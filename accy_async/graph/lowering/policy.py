@@ -142,15 +142,15 @@ def follow(prepared: PreparedGraph, nodes: list[int]) -> None:
 
 
 async def _make(prepared: PreparedGraph, lowered: LoweredGraph) -> None:
-    if len(lowered.outline.body) <= _MADE_AT_ONCE:
-        lowered.make()
-        return
     try:
-        await run_abandonable(
-            lambda: _make_or_close(lowered),
-            lambda _: lowered.close(),
-            name="making a device graph",
-        )
+        if len(lowered.outline.body) <= _MADE_AT_ONCE:
+            _make_or_close(lowered)
+        else:
+            await run_abandonable(
+                lambda: _make_or_close(lowered),
+                lambda _: lowered.close(),
+                name="making a device graph",
+            )
     except BaseException:
         # What was cancelled the thread closes, whether it is made by now or not.
         if prepared.lowered is lowered:
