@@ -51,6 +51,7 @@ __all__ = [
     "RuntimeUnavailable",
     "SessionClosed",
     "Suspect",
+    "TuningStopped",
     "UnsupportedOperation",
 ]
 
@@ -347,6 +348,43 @@ class DeviceError(AccyError, RuntimeError):
 
 class DeviceLost(DeviceError):
     """The device or its context is gone; every later call fails the same way."""
+
+
+class TuningStopped(DeviceLost):
+    """A candidate that was measured took the device with it: tuning stopped there.
+
+    Attributes:
+        candidate: its name.
+        not_tried: the names of those that were still to be tried. Nothing is known of
+            them, and nothing was kept.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        candidate: str = "",
+        not_tried: tuple[str, ...] = (),
+        code: int | None = None,
+        call: str | None = None,
+        node: str | None = None,
+        kernel: str | None = None,
+        stream: int | None = None,
+        is_consequence: bool = False,
+        suspects: tuple[Suspect, ...] = (),
+    ) -> None:
+        super().__init__(
+            message,
+            code=code,
+            call=call,
+            node=node,
+            kernel=kernel,
+            stream=stream,
+            is_consequence=is_consequence,
+            suspects=suspects,
+        )
+        self.candidate = candidate
+        self.not_tried = not_tried
 
 
 class GraphError(AccyError, ValueError):

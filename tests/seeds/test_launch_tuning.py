@@ -6,13 +6,19 @@ import attrs
 import pytest
 
 from accy_async.artifact import DeviceFeatures, SubgroupFeatures
+from accy_async.backends import BufferBinding
+from accy_async.backends.recording import RecordingBackend
+from accy_async.backends.recording.records import SyncScope
 from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
+from accy_async.graph.options import LaunchOptions
 from accy_async.tuning.launches import (
+    LaunchCandidateBenchmarkOptions,
     LaunchTuningCache,
     LaunchTuningCacheKey,
     LaunchTuningCacheRecord,
     decode_launch_tuning_artifact,
     encode_launch_tuning_artifact,
+    measure_launch_candidates,
 )
 from tests.tuning.samples import CAPABILITIES, candidate_record, kernel, measurement
 
@@ -119,3 +125,34 @@ def test_measured_tuning_skips_fixed_launch_candidates() -> None:
     assert cache.record_all([fixed], []) == ()
     assert cache.record_candidates(fixed, [candidate_record(fixed, 0, 9)]) is None
     assert len(cache) == 0
+
+
+@pytest.mark.anyio
+async def test_launch_candidate_measurement_synchronizes_stream() -> None:
+    backend = RecordingBackend(kind="cuda", format="cuda_ptx")
+    planned = kernel()
+    loaded = backend.load_artifact(planned.artifact)
+    stream = backend.create_stream()
+    buffers = [
+        BufferBinding(handle=backend.allocate_buffer(32), access=argument.access)
+        for argument in planned.arguments
+    ]
+    measurements = await measure_launch_candidates(
+        backend,
+        planned,
+        loaded,
+        buffers,
+        options=LaunchCandidateBenchmarkOptions(
+            warmup=1,
+            samples=2,
+            base_options=LaunchOptions(stream=stream),
+            synchronize="stream",
+        ),
+    )
+    count = planned.launch_resources.candidate_count
+    assert len(measurements) == count
+    assert backend.launch_count == count * 3
+    assert backend.sync_count == count * 3
+    assert backend.last_sync_scope is SyncScope.STREAM
+    assert backend.last_sync_stream is not None
+    assert backend.last_sync_stream.id == stream.id

@@ -3,6 +3,7 @@
 * `LaunchTuningCacheKey.of`: all that a measurement is good for.
 * `LaunchTuningCache`: the winners that are known, imported, replaced and exported as
   artifacts.
+* `tune_launch`, `measure_launch_candidates`: measure them, thoroughly or plainly.
 * `LaunchCandidateRecord`: a measured candidate with what it was measured on.
 """
 
@@ -20,6 +21,12 @@ from accy_async.tuning.launches.candidates import (
     launch_candidate_record,
 )
 from accy_async.tuning.launches.key import LaunchTuningCacheKey
+from accy_async.tuning.launches.measuring import (
+    LaunchTuningOutcome,
+    launch_requests,
+    measure_launch_candidates,
+    tune_launch,
+)
 from accy_async.tuning.launches.records import (
     LAUNCH_CODEC,
     LAUNCH_TUNING_ARTIFACT_VERSION,
@@ -37,6 +44,7 @@ __all__ = [
     "LaunchTuningCache",
     "LaunchTuningCacheKey",
     "LaunchTuningCacheRecord",
+    "LaunchTuningOutcome",
     "MeasuredKernel",
     "best_measurement",
     "check_record",
@@ -44,4 +52,7 @@ __all__ = [
     "encode_launch_tuning_artifact",
     "is_tunable",
     "launch_candidate_record",
+    "launch_requests",
+    "measure_launch_candidates",
+    "tune_launch",
 ]

@@ -92,6 +92,11 @@ class Race:
         )
 
     @property
+    def round_count(self) -> int:
+        """Rounds in all, those of attempts given up included."""
+        return self._rounds_before + len(self._rounds)
+
+    @property
     def contestants(self) -> frozenset[int]:
         """Who is measured in the next round."""
         return frozenset(self._in) if not self._is_over else frozenset()
@@ -195,7 +200,7 @@ class Race:
             winner=winner,
             comparisons=comparisons,
             conditions=conditions,
-            rounds=self._rounds_before + len(self._rounds),
+            rounds=self.round_count,
             is_repeated=bool(self._attempts),
         )
 
@@ -255,7 +260,9 @@ class Race:
         estimates = {self.baseline: 0.0}
         for number in sorted(self._in - {self.baseline}):
             row = logarithms[:, number] - logarithms[:, self.baseline]
-            estimates[number] = float(midmean(row[~np.isnan(row)]))
+            row = row[~np.isnan(row)]
+            if len(row):  # who joined late may have no round with the baseline yet
+                estimates[number] = float(midmean(row))
         return min(estimates, key=estimates.__getitem__)
 
     def _against(

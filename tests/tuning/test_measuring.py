@@ -1,0 +1,440 @@
+"""Measuring on a scripted device: winners, rejections, cancelling, going on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+import attrs
+import pytest
+
+from accy_async.backends import LaunchRequest
+from accy_async.errors import (
+    DeviceError,
+    InvalidType,
+    InvalidValue,
+    LaunchArgumentMismatch,
+    OutOfMemory,
+    TuningStopped,
+)
+from accy_async.tuning import (
+    CandidateStatus,
+    KeptRounds,
+    MeasureOptions,
+    RaceRules,
+    Standing,
+    TimeSource,
+    measure,
+    open_measurement,
+)
+from accy_async.tuning.measuring import Candidate
+from tests.tuning.devices import Durations, ScriptedDevice, candidates, noisy, number_of
+
+pytestmark = pytest.mark.anyio
+
+QUICK = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=48, repeats=0))
+
+
+async def test_the_fastest_wins_by_the_devices_clock() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.9e5, 1.3e5]))
+    outcome = await measure(device, candidates(device, 3), QUICK)
+    assert outcome.winner == "c1"
+    assert outcome.baseline == "c0"
+    assert outcome.standing is Standing.FASTER
+    assert outcome.source is TimeSource.DEVICE
+    assert outcome.launches == 1
+    assert outcome.is_storable
+    assert outcome.why_not == ""
+    won = outcome.candidate("c1")
+    assert won.median_ns == pytest.approx(0.9e5, rel=0.01)
+    assert won.comparison is not None
+    assert won.comparison.speedup == pytest.approx(1 / 0.9, rel=0.01)
+    assert outcome.candidate("c2").sample_count < won.sample_count + 1
+    assert device.left() == {}
+    with pytest.raises(KeyError):
+        outcome.candidate("c9")
+
+
+async def test_equals_leave_the_baseline() -> None:
+    device = ScriptedDevice(noisy([1e5] * 3))
+    outcome = await measure(device, candidates(device, 3), QUICK)
+    assert (outcome.winner, outcome.standing) == ("c0", Standing.NO_DIFFERENCE)
+    assert outcome.is_storable
+
+
+async def test_nothing_of_the_callers_is_written() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.9e5]))
+    await measure(device, candidates(device, 2, "read_write"), QUICK)
+    written = {launch.buffer_ids[0] for launch in device.launches}
+    read = {launch.buffer_ids[1] for launch in device.launches}
+    assert device.target.id not in written
+    assert read == {device.source.id}
+    assert device.left() == {}
+
+
+async def test_tiny_kernels_are_measured_many_at_a_time() -> None:
+    device = ScriptedDevice(noisy([900.0, 700.0]))
+    outcome = await measure(device, candidates(device, 2), QUICK)
+    assert outcome.launches > 20
+    assert outcome.candidate("c0").median_ns == pytest.approx(900.0, rel=0.02)
+    assert outcome.winner == "c1"
+
+
+async def test_batches_are_graphs_where_the_device_has_graphs() -> None:
+    device = ScriptedDevice(noisy([900.0, 700.0]), has_graphs=True)
+    outcome = await measure(device, candidates(device, 2), QUICK)
+    assert any(str(call).startswith("launch_graph") for call in device.calls)
+    assert outcome.launches > 20
+    assert device.left() == {}
+
+
+async def test_cold_caches_are_flushed_before_each_launch() -> None:
+    device = ScriptedDevice(noisy([5000.0, 4000.0]))
+    options = attrs.evolve(QUICK, cache="cold", flush_bytes=4096)
+    outcome = await measure(device, candidates(device, 2), options)
+    kinds = [call.kind for call in device.calls]
+    timed = [place for place, kind in enumerate(kinds) if kind == "launch"][2:]
+    assert all(kinds[place - 2] == "fill_buffer" for place in timed)
+    assert outcome.winner == "c1"
+    assert outcome.candidate("c1").median_ns == pytest.approx(4000.0, rel=0.02)
+    assert device.left() == {}
+
+
+async def test_a_clock_that_shows_nothing_is_not_believed() -> None:
+    device = ScriptedDevice(lambda _: 0.0)
+    options = attrs.evolve(
+        QUICK, most_launches=4, rules=RaceRules(min_rounds=4, max_rounds=4, repeats=0)
+    )
+    outcome = await measure(device, candidates(device, 2), options)
+    assert outcome.source is TimeSource.HOST
+    assert outcome.candidate("c0").median_ns != 0.0
+
+
+async def test_work_of_no_blocks_is_not_measured() -> None:
+    device = ScriptedDevice(noisy([1e5, 1e5]))
+    empty = [
+        attrs.evolve(
+            one,
+            request=attrs.evolve(
+                one.request,
+                geometry=attrs.evolve(one.request.geometry, grid=(0, 1, 1)),
+            ),
+        )
+        for one in candidates(device, 2)
+    ]
+    calls = len(device.calls)
+    outcome = await measure(device, empty, QUICK)
+    assert outcome.winner is None
+    assert not outcome.is_storable
+    assert device.launch_count == 0
+    assert len(device.calls) == calls
+    assert outcome.candidate("c0").reason == "there is no work"
+
+
+async def test_contention_is_reported_and_nothing_is_to_be_kept() -> None:
+    turns = iter(range(10**9))
+    quiet = noisy([1e5, 0.8e5])
+    device = ScriptedDevice(
+        lambda request: quiet(request) * (2.0 if next(turns) % 5 == 0 else 1.0)
+    )
+    outcome = await measure(device, candidates(device, 2), QUICK)
+    assert outcome.winner == "c1"
+    assert not outcome.is_storable
+    assert "contended" in outcome.why_not
+
+
+# Rejections
+
+
+async def test_a_candidate_that_fails_is_rejected_and_the_others_go_on() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.5e5, 0.9e5]))
+    device.fail_execution(2, message="misaligned address")
+    outcome = await measure(device, candidates(device, 3), QUICK)
+    failed = outcome.candidate("c1")
+    assert failed.status is CandidateStatus.FAILED
+    assert "misaligned address" in failed.reason
+    assert failed.median_ns is None
+    assert outcome.winner == "c2"
+    assert device.left() == {}
+
+
+async def test_one_that_cannot_be_launched_is_rejected() -> None:
+    device = ScriptedDevice(noisy([1e5, 1e5, 0.9e5]))
+    given = candidates(device, 3)
+    too_wide = attrs.evolve(
+        given[1].request,
+        geometry=attrs.evolve(given[1].request.geometry, threadgroup=(1025, 1, 1)),
+    )
+    given[1] = attrs.evolve(given[1], request=too_wide)
+    outcome = await measure(device, given, QUICK)
+    assert outcome.candidate("c1").status is CandidateStatus.FAILED
+    assert "1025" in outcome.candidate("c1").reason
+    assert outcome.winner == "c2"
+
+
+async def test_the_baseline_is_the_first_that_works() -> None:
+    device = ScriptedDevice(noisy([0.1e5, 1e5, 0.9e5]))
+    device.fail_execution(1)
+    outcome = await measure(device, candidates(device, 3), QUICK)
+    assert outcome.baseline == "c1"
+    assert outcome.winner == "c2"
+
+
+async def test_a_baseline_that_fails_later_hands_over() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.9e5, 1.2e5]))
+    async with open_measurement(device, candidates(device, 3), QUICK) as measuring:
+        async for progress in measuring:
+            if progress.step == "round" and progress.rounds == 3:
+                device.durations = failing_once(device, 0)
+        outcome = measuring.outcome()
+    assert outcome.candidate("c0").status is CandidateStatus.FAILED
+    assert outcome.baseline == "c1"
+    assert outcome.winner == "c1"
+    assert device.left() == {}
+
+
+def failing_once(device: ScriptedDevice, number: int) -> Durations:
+    """The same durations; and the candidate's next launch fails."""
+    before = device.durations
+    has_failed = False
+
+    def duration(request: LaunchRequest) -> float:
+        nonlocal has_failed
+        if number_of(request) == number and not has_failed:
+            has_failed = True
+            device.fail_next_launch()
+        return before(request)
+
+    return duration
+
+
+async def test_when_nothing_works_nothing_wins() -> None:
+    device = ScriptedDevice(noisy([1e5, 1e5]))
+    device.fail_execution(1)
+    device.fail_execution(2)
+    outcome = await measure(device, candidates(device, 2), QUICK)
+    assert outcome.winner is None
+    assert outcome.baseline is None
+    assert outcome.why_not == "no candidate works"
+    assert device.left() == {}
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_one_that_takes_the_device_with_it_stops_tuning(is_silent: bool) -> None:
+    device = ScriptedDevice(noisy([1e5, 1e5, 1e5]))
+    device.fail_execution(2, sticky=not is_silent, silent=is_silent)
+    given = candidates(device, 3)
+    options = attrs.evolve(QUICK, time_limit_s=0.2)
+    with pytest.raises(TuningStopped, match="'c1'") as caught:
+        async with open_measurement(device, given, options) as measuring:
+            try:
+                async for _ in measuring:
+                    if is_silent and "c1" in measuring._hung:
+                        device.find_fault()
+            finally:
+                outcome = measuring.outcome()
+    if not is_silent:
+        assert caught.value.candidate == "c1"
+        assert caught.value.not_tried == ("c2",)
+        assert outcome.candidate("c2").status is CandidateStatus.NOT_TRIED
+    assert not outcome.is_storable
+    assert device.left() == {} or not device.is_healthy
+
+
+async def test_one_that_never_ends_is_given_up_and_the_others_go_on() -> None:
+    device = ScriptedDevice(noisy([1e5, 1e5, 0.9e5]))
+    options = attrs.evolve(QUICK, time_limit_s=0.05)
+    hold_at(device, 1)
+    outcome = await measure(device, candidates(device, 3), options)
+    hung = outcome.candidate("c1")
+    assert hung.status is CandidateStatus.TIMED_OUT
+    assert "0.05 s" in hung.reason
+    assert outcome.winner == "c2"
+    assert not outcome.is_storable
+    assert "'c1', which never ended" in outcome.why_not
+    device.release_all()
+    assert device.left() == {}
+
+
+async def test_where_the_device_is_held_no_more_are_tried() -> None:
+    device = ScriptedDevice(noisy([1e5] * 5))
+    options = attrs.evolve(QUICK, time_limit_s=0.05)
+    hold_at(device, 1, 2)
+    outcome = await measure(device, candidates(device, 5), options)
+    assert [one.status for one in outcome.candidates] == [
+        CandidateStatus.MEASURED,
+        CandidateStatus.TIMED_OUT,
+        CandidateStatus.TIMED_OUT,
+        CandidateStatus.NOT_TRIED,
+        CandidateStatus.NOT_TRIED,
+    ]
+    assert outcome.candidate("c3").reason == "the device is held by 'c1'"
+    device.release_all()
+    assert device.left() == {}
+
+
+def hold_at(device: ScriptedDevice, *numbers: int) -> None:
+    """Hold the stream of these candidates' launches for ever."""
+    before = device.durations
+
+    def duration(request: LaunchRequest) -> float:
+        if number_of(request) in numbers:
+            for stream in device._streams:
+                if stream.id is not None and stream.timeline.submitted:
+                    stream.is_held = True
+        return before(request)
+
+    device.durations = duration
+
+
+# Cancelling, and going on
+
+
+async def test_cancelling_at_any_await_leaves_nothing() -> None:
+    """Each await of a measurement in turn is where it is cancelled."""
+    options = attrs.evolve(
+        QUICK, rules=RaceRules(min_rounds=4, max_rounds=4, repeats=0), warmup=1
+    )
+    places = 0
+    while True:
+        device = ScriptedDevice(noisy([1e5, 0.9e5]))
+        with anyio.CancelScope() as scope:
+            device.on_call = cancelling_at(places, scope)
+            await measure(device, candidates(device, 2, "read_write"), options)
+        device.on_call = None
+        assert device.left() == {}
+        written = {launch.buffer_ids[0] for launch in device.launches}
+        assert device.target.id not in written
+        if not scope.cancelled_caught:
+            break
+        places += 1
+    assert places >= 2 + 2 + 8
+
+
+def cancelling_at(place: int, scope: anyio.CancelScope) -> Callable[[object], None]:
+    """Cancels as the wait begins that comes after so many others."""
+    waits = 0
+
+    def on_call(call: object) -> None:
+        nonlocal waits
+        if str(call).startswith("wait_stream"):
+            if waits == place:
+                scope.cancel()
+            waits += 1
+
+    return on_call
+
+
+async def test_a_cancelled_measurement_goes_on_from_what_was_kept() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.9e5, 1.0e5]))
+    kept: KeptRounds | None = None
+    with anyio.CancelScope() as scope:
+        async with open_measurement(device, candidates(device, 3), QUICK) as measuring:
+            async for progress in measuring:
+                kept = measuring.kept
+                partial = measuring.outcome()
+                if progress.rounds == 5:
+                    scope.cancel()
+                    await anyio.lowlevel.checkpoint()
+    assert kept is not None
+    assert len(kept.rounds) == 5
+    assert not partial.is_storable
+    assert partial.why_not == "not measured to the end"
+    before = device.launch_count
+    outcome = await measure(device, candidates(device, 3), QUICK, kept=kept)
+    assert outcome.winner == "c1"
+    assert outcome.verdict is not None
+    fresh = (device.launch_count - before - 3 - 2 * 3) / 3
+    assert fresh <= outcome.verdict.rounds - 5
+    assert outcome.is_storable
+
+
+async def test_an_added_candidate_is_measured_beside_the_finalists_only() -> None:
+    times = [1e5, 0.8e5, 1.5e5, 0.7e5]
+    device = ScriptedDevice(noisy(times))
+    first = await measure(device, candidates(device, 3), QUICK)
+    seen = len(device.launches)
+    outcome = await measure(device, candidates(device, 4), QUICK, kept=first.kept)
+    assert outcome.winner == "c3"
+    again = [launch.threadgroup[0] // 32 - 1 for launch in device.launches[seen:]]
+    # The slow one is checked and warmed up, and takes part in no round.
+    assert again.count(2) == 1 + QUICK.warmup
+    assert again.count(3) > 8
+
+
+async def test_the_second_best_is_taken_when_the_winner_is_no_candidate() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.8e5, 0.9e5]))
+    first = await measure(device, candidates(device, 3), QUICK)
+    left = [one for one in candidates(device, 3) if one.name != "c1"]
+    outcome = await measure(device, left, QUICK, kept=first.kept)
+    assert outcome.winner == "c2"
+
+
+async def test_progress_tells_each_step() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.8e5]))
+    steps = []
+    async with open_measurement(device, candidates(device, 2), QUICK) as measuring:
+        async for progress in measuring:
+            steps.append(progress.step)
+            assert progress.rejected == ()
+        assert measuring.is_over
+    assert steps[:4] == ["check", "check", "warm up", "warm up"]
+    assert set(steps[4:]) == {"round"}
+
+
+async def test_other_work_goes_first_where_a_pace_says_so() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.8e5]))
+    spent = []
+
+    async def pace(last_ns: float) -> None:
+        spent.append(last_ns)
+        await anyio.lowlevel.checkpoint()
+
+    outcome = await measure(device, candidates(device, 2), QUICK, pace=pace)
+    assert outcome.winner == "c1"
+    assert spent[0] == 0.0
+    assert all(ns > 0.7e5 for ns in spent[1:])
+    assert len(spent) == device.launch_count - 2  # all but the checks
+
+
+async def test_failing_calls_leave_nothing_and_are_told() -> None:
+    """Every backend call of a measurement fails in turn, once."""
+    options = attrs.evolve(
+        QUICK, rules=RaceRules(min_rounds=4, max_rounds=4, repeats=0), warmup=0
+    )
+    nth = 1
+    while True:
+        device = ScriptedDevice(noisy([1e5, 0.9e5]))
+        device.fail("*", nth)
+        try:
+            outcome = await measure(device, candidates(device, 2), options)
+        except (OutOfMemory, DeviceError, ExceptionGroup):
+            pass
+        else:
+            statuses = {one.status for one in outcome.candidates}
+            if device.has_planned_failures:  # there are no more calls
+                assert statuses == {CandidateStatus.MEASURED}
+                break
+        assert device.left() == {}, nth
+        nth += 1
+    assert nth > 20
+
+
+async def test_what_cannot_be_compared_is_refused_before_anything() -> None:
+    device = ScriptedDevice(noisy([1e5, 1e5]))
+    one, two = candidates(device, 2)
+    calls = len(device.calls)
+    with pytest.raises(InvalidValue, match="at least one"):
+        await measure(device, [])
+    with pytest.raises(InvalidValue, match="names of their own"):
+        await measure(device, [one, one])
+    with pytest.raises(InvalidType, match="Candidate"):
+        await measure(device, [one, "two"])  # type: ignore[list-item]
+    other = Candidate(
+        name="other",
+        request=attrs.evolve(two.request, buffers=two.request.buffers[::-1]),
+    )
+    with pytest.raises(LaunchArgumentMismatch, match="different buffers"):
+        await measure(device, [one, other])
+    assert len(device.calls) == calls
