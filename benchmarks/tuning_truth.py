@@ -57,7 +57,7 @@ class SimulatedMachine:
         true_ns: what each candidate takes at full speed and alone.
         seed: of everything that is random.
         noise: the relative standard deviation of every sample.
-        drift: relative loss of speed over ``period_ns``.
+        drift: relative loss of speed as it warms up; two thirds of it in the period.
         ramp: how much slower it is when it begins; gone within a quarter of the
             period.
         steps: relative size of the steps in which it is throttled, eight a period.
@@ -105,7 +105,8 @@ class SimulatedMachine:
         part = self.now_ns / self.period_ns
         ramp = self.ramp * float(np.exp(-8.0 * part))
         step = float(self._levels[int(8 * part) % len(self._levels)])
-        return (1.0 + self.drift * part) * (1.0 + ramp) * step
+        drift = self.drift * (1.0 - float(np.exp(-part)))
+        return (1.0 + drift) * (1.0 + ramp) * step
 
     def _neighbour(self) -> float:
         if self.now_ns >= self._burst_ends_ns and self.now_ns >= self._calm_ends_ns:
@@ -130,13 +131,13 @@ class SimulatedMachine:
 MACHINES: dict[str, dict[str, float]] = {
     "steady": {},
     "noisy": {"noise": 0.03},
-    "drift": {"drift": 0.15},
+    "drift": {"drift": 0.3},
     "ramp": {"ramp": 0.4},
     "steps": {"steps": 0.15},
     "bursts": {"burst_share": 0.2},
     "heavy tails": {"late_share": 0.15},
     "everything": {
-        "drift": 0.08,
+        "drift": 0.15,
         "ramp": 0.2,
         "steps": 0.05,
         "burst_share": 0.12,
