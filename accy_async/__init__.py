@@ -34,7 +34,12 @@ from accy_async.backends.catalogue import backend_statuses, open_backend
 from accy_async.bridges import CancelToken, lifespan, run
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import AccyError
-from accy_async.session import Session, SessionStatistics, open_session
+from accy_async.session import (
+    MultiSession,
+    Session,
+    SessionStatistics,
+    open_session,
+)
 
 __all__ = [
     "AccyError",
@@ -52,6 +57,7 @@ __all__ = [
     "FixedLaunch",
     "KernelCallArtifact",
     "KernelCallRegistry",
+    "MultiSession",
     "RuntimeCeilDiv",
     "ScalarArgument",
     "Session",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import numpy as np
 
 from accy_async.backends import lending
+from accy_async.backends.cleanup import raise_together
 from accy_async.backends.collecting import is_collecting
 from accy_async.backends.handles import (
     BufferAccess,
@@ -27,8 +28,17 @@ if TYPE_CHECKING:
 
     from accy_async.backends.base import Backend
     from accy_async.backends.exchange import Loan
+    from accy_async.backends.handles import StreamHandle
 
-__all__ = ["DeviceArray", "array_byte_size"]
+__all__ = ["DeviceArray", "OnDevice", "array_byte_size"]
+
+
+class OnDevice(Protocol):
+    """What is on a device, as a session is."""
+
+    @property
+    def backend(self) -> Backend:
+        """The device."""
 
 
 def array_byte_size(shape: Sequence[int], dtype: DType) -> int:
@@ -151,6 +161,50 @@ class DeviceArray:
         if access is None:
             access = "read_only" if self.is_read_only else "read_write"
         return BufferBinding(handle=self.handle, access=access, owner=self)
+
+    async def copy_to(
+        self, device: OnDevice | Backend, *, stream: StreamHandle | None = None
+    ) -> DeviceArray:
+        """Copy the array to a new one on another device; awaits the copy.
+
+        The copy follows every use of the array submitted before. Which way it goes,
+        `Backend.route_to` says. On the array's own device it is a plain copy.
+
+        Args:
+            device: where to: a session on it, as `MultiSession.on` gives one, whose
+                the new array is; or a backend.
+            stream: the stream that carries it out, of the device that the route says;
+                None for its default stream.
+
+        Raises:
+            InvalidBuffer: the array was freed.
+            UnsupportedOperation: there is no way to that device; both are named.
+            OutOfMemory: no room there.
+            DeviceError: the copy, or earlier work on the array, failed.
+
+        Cancellation: the new array is freed once the copy is done with it.
+        """
+        there = cast("Backend", getattr(cast("object", device), "backend", device))
+        source = self._lender()
+        route = source.route_to(there)
+        copy = DeviceArray.allocate(there, self.shape, self.dtype)
+        try:
+            on = there if route.is_pulled else source
+            await source.wait_buffer(self.handle)
+            source.copy_to_peer(self.handle, copy.handle, there, stream=stream)
+            if stream is None:
+                await on.wait_default_stream()
+            else:
+                await on.wait_stream(stream)
+        except BaseException as error:
+            errors: list[Exception] = []
+            try:
+                copy.free()
+            except Exception as refused:  # noqa: BLE001 - raised together below
+                errors.append(refused)
+            raise_together(f"copying {self!r}", error, errors)
+            raise
+        return copy
 
     def free(self) -> None:
         """Free the array. Idempotent; never waits."""

@@ -24,6 +24,7 @@ BACKEND_NAMES = ("auto", *_PREFERENCE, "recording")
 """What `open_backend` takes; and ``"vulkan:"`` with a device's number or name."""
 
 _VULKAN = "vulkan:"
+_INDEXED = frozenset({"cpu", "cuda"})
 
 
 @attrs.frozen(kw_only=True)
@@ -59,8 +60,8 @@ def open_backend(
     """Open a backend by name; ``auto`` takes the best that runs here.
 
     Args:
-        name: one of `BACKEND_NAMES`; or a Vulkan device, as ``"vulkan:1"`` or
-            ``"vulkan:lavapipe"``.
+        name: one of `BACKEND_NAMES`; or a device, as ``"cuda:1"``, ``"cpu:1"`` (a second
+            backend on the processor), ``"vulkan:1"`` or ``"vulkan:lavapipe"``.
         grace_s: how long cleanup waits for the device, in seconds.
         debug: True to have a GPU wait for each launch, so that an error names the one
             that caused it; other backends always know.
@@ -70,18 +71,19 @@ def open_backend(
         BackendUnavailable: it cannot run here; the message says why and what to
             do.
     """
-    if name == "recording":
+    kind, index = _indexed(str(name))
+    if kind == "recording":
         from accy_async.backends.recording import RecordingBackend
 
         return RecordingBackend(BackendKind.CPU, grace_s=grace_s)
-    if name == "cpu":
+    if kind == "cpu":
         from accy_async.backends.cpu import CpuBackend
 
-        return CpuBackend(grace_s=grace_s)
-    if name == "cuda":
+        return CpuBackend(grace_s=grace_s, index=index)
+    if kind == "cuda":
         from accy_async.backends.cuda import CudaBackend
 
-        return CudaBackend(grace_s=grace_s, debug=debug)
+        return CudaBackend(index, grace_s=grace_s, debug=debug)
     if name == "vulkan" or name.startswith(_VULKAN):
         return _open_vulkan(name, grace_s, debug=debug)
     if name == "auto":
@@ -96,14 +98,37 @@ def open_backend(
             except AccyError as error:
                 reasons.append(f"{candidate}: {error}")
         raise BackendUnavailable("no backend can run here; " + "; ".join(reasons))
-    raise InvalidValue(
-        "open_backend.name", name, "one of " + ", ".join(map(repr, BACKEND_NAMES))
+    raise _no_such(name)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """The names of all GPUs that CUDA has here: ``cuda:0`` and so on.
+
+    Raises:
+        BackendUnavailable: there is none; the message says why.
+    """
+    from accy_async.backends.cuda.driver import device_count
+
+    return tuple(f"cuda:{index}" for index in range(device_count()))
+
+
+def _indexed(name: str) -> tuple[str, int]:
+    """A name as its kind and its index, where it is one of a kind that has indices."""
+    kind, _, number = name.partition(":")
+    is_index = number.isascii() and number.isdigit() and str(int(number)) == number
+    return (kind, int(number)) if kind in _INDEXED and is_index else (name, 0)
+
+
+def _no_such(name: object) -> InvalidValue:
+    names = ", ".join(map(repr, BACKEND_NAMES))
+    return InvalidValue(
+        "open_backend.name", name, f"one of {names}, or a device's name like 'cuda:1'"
     )
 
 
 def is_backend_name(name: str) -> bool:
     """True for what `open_backend` takes, whether it can run here or not."""
-    return name in BACKEND_NAMES or name.startswith(_VULKAN)
+    return _indexed(name)[0] in BACKEND_NAMES or name.startswith(_VULKAN)
 
 
 def _open_vulkan(

@@ -105,6 +105,11 @@ class GraphExecutive:
         """Runs that are not done."""
         return len(self._runs)
 
+    @property
+    def in_flight(self) -> int:
+        """Operations that all runs have in flight."""
+        return self._governor.in_flight()
+
     def start(
         self,
         group: TaskGroup,

@@ -328,16 +328,18 @@ def _number_events(placer: Placer, *, reuse: bool) -> list[int]:
             waiting[signaller] += 1
     for item in placer.ends:
         waiting[item] += 1  # the end of a loop's iteration, after all items
-    free: list[int] = []
+    on = [stream.device for stream in placer.streams]
+    free: list[list[int]] = [[] for _ in range(1 + max(on, default=0))]
     count = 0
     for item in placer.submission:
         for signaller in waits[item]:
             waiting[signaller] -= 1
             if reuse and not waiting[signaller]:
-                free.append(numbers[signaller])
+                free[on[placer.stream[signaller]]].append(numbers[signaller])
         if records[item]:
-            if free:
-                numbers[item] = free.pop()
+            mine = free[on[placer.stream[item]]]
+            if mine:
+                numbers[item] = mine.pop()
             else:
                 numbers[item] = count
                 count += 1

@@ -39,6 +39,7 @@ class SessionCore:
         max_streams: how many streams may be leased at a time.
         max_in_flight: pipeline launches in flight at most.
         observer: told of what happens, unless a call names another.
+        title: how messages name the session.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class SessionCore:
         max_streams: int,
         max_in_flight: int,
         observer: Observer | None = None,
+        title: str = "the session",
     ) -> None:
         self.observer = observer
-        self._owner = backend.open_owner("the session")
+        self.title = title
+        self._owner = backend.open_owner(title)
         self.backend = backend = owned_backend(backend, self._owner, grace_s)
         self.grace_s = grace_s
         self.max_streams = max_streams
@@ -84,6 +87,17 @@ class SessionCore:
     def is_healthy(self) -> bool:
         """True while the session is open and its device answers."""
         return self.is_open and self.backend.is_healthy
+
+    @property
+    def stream_pool(self) -> StreamPool:
+        """The pool that blocks and runs lease streams from."""
+        return self._streams
+
+    @property
+    def load(self) -> int:
+        """Runs and launches going on, and the runs' operations in flight."""
+        self._forget_completed()
+        return self._runs.running + self._runs.in_flight + len(self._in_flight)
 
     def live_objects(self) -> dict[str, int]:
         """Objects made in the session and not freed yet, by kind.

@@ -27,6 +27,7 @@ __all__ = [
     "STICKY_CODES",
     "DriverError",
     "check",
+    "device_count",
     "driver_error",
     "load_driver",
     "outputs",
@@ -105,6 +106,19 @@ def load_driver() -> ModuleType:
             f"{_cuda(LEAST_DRIVER)}; update it to 525 or newer"
         )
     return module
+
+
+def device_count() -> int:
+    """How many GPUs there are, which is one at least.
+
+    Raises:
+        BackendUnavailable: no driver, or no device; the message says what to do.
+    """
+    driver: Any = load_driver()
+    result, *found = driver.cuDeviceGetCount()
+    if result != 0 or not found[0]:
+        raise unavailable(driver, result if result != 0 else 100)
+    return int(found[0])
 
 
 def unavailable(driver: Any, result: Any) -> BackendUnavailable:  # noqa: ANN401
