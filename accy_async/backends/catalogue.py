@@ -60,8 +60,8 @@ def open_backend(
     """Open a backend by name; ``auto`` takes the best that runs here.
 
     Args:
-        name: one of `BACKEND_NAMES`; or a device, as ``"cuda:1"``, ``"cpu:1"`` (a second
-            backend on the processor), ``"vulkan:1"`` or ``"vulkan:lavapipe"``.
+        name: one of `BACKEND_NAMES`; or a device, as ``"cuda:1"``, ``"vulkan:1"`` or
+            ``"vulkan:lavapipe"``; ``"cpu:1"`` is a second backend on the processor.
         grace_s: how long cleanup waits for the device, in seconds.
         debug: True to have a GPU wait for each launch, so that an error names the one
             that caused it; other backends always know.
