@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from accy_async.artifact.tiles import LaunchTileKind
 from accy_async.compiler.kernelization import TargetProfile, kernelize
 from accy_async.compiler.kernelization.schedules import (
     MatrixProductSchedule,
@@ -119,6 +120,40 @@ def test_batches_and_contracting_axes_anywhere(target: TargetProfile) -> None:
         scale=lambda a, b: np.einsum("xky,k->xy", abs(a), abs(b)),
         target=target,
     )
+
+
+VECTORS = [
+    ("mk,k->m", [70, 90], [90], ([1], [0], [], [])),
+    ("k,kn->n", [90], [90, 70], ([0], [0], [], [])),
+    ("k,nk->n", [90], [70, 90], ([0], [1], [], [])),
+    ("k,k->", [70000], [70000], ([0], [0], [], [])),
+    ("bka,cbk->bac", [3, 90, 5], [1, 3, 90], ([1], [2], [0], [1])),
+    ("bjk,kbj->b", [3, 4, 90], [90, 3, 4], ([2, 1], [0, 2], [0], [1])),
+    ("a,b->ab", [2000], [1], ([], [], [], [])),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.format)
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i32"])
+@pytest.mark.parametrize(("letters", "lhs", "rhs", "axes"), VECTORS)
+def test_products_with_vectors_go_as_sums(
+    target: TargetProfile,
+    dtype: str,
+    letters: str,
+    lhs: list[int],
+    rhs: list[int],
+    axes: tuple[list[int], ...],
+) -> None:
+    work = check(
+        "dot_general",
+        [f"{dtype}{lhs}", f"{dtype}{rhs}"],
+        lambda f, a, b: f.dot_general(a, b, *axes),
+        roundings=60,
+        scale=lambda a, b: np.einsum(letters, *(abs(x).astype(float) for x in (a, b))),
+        target=target,
+    )
+    assert work.step.tile.kind is LaunchTileKind.ROW
+    assert work.step.kernel.name == "accy_dot_general_0_v1"
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.format)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from accy_async.artifact.formats import BackendKind
 from accy_async.artifact.geometry import FixedLaunch
 from accy_async.artifact.resources import (
@@ -24,11 +26,13 @@ from accy_async.compiler.kernelization.products import (
     find_product,
 )
 from accy_async.compiler.kernelization.profile import TargetProfile
+from accy_async.compiler.kernelization.rows import kernelize_rows
 from accy_async.compiler.kernelization.schedules import (
     MatrixProductSchedule,
     Threads2D,
     matrix_product_threads_for_extents,
 )
+from accy_async.compiler.kernelization.vectorproducts import as_sums, is_of_vectors
 from accy_async.compiler.kernelization.work import (
     KernelizedWork,
     KernelStep,
@@ -53,6 +57,10 @@ def kernelize_dot_general(
     Raises:
         UnsupportedOperation: see `find_product`.
     """
+    if schedule is None and is_of_vectors(item.function):
+        return kernelize_rows(
+            attrs.evolve(item, function=as_sums(item.function)), profile
+        )
     make = _cpu_step if is_cpu(profile) else _gpu_step
     return KernelizedWork(
         work_item_id=item.work_item_id,

@@ -33,16 +33,17 @@ from accy_async.compiler.kernelization.work import (
     KernelStep,
     WorkItem,
 )
-from accy_async.compiler.semantic import Function
+from accy_async.compiler.semantic import Function, Value
 from accy_async.errors import UnsupportedOperation
 
 __all__ = ["kernelize_elementwise"]
 
 _LARGE = 2**20
-"""Elements from which on a GPU's thread takes four: enough threads are left."""
-_PER_THREAD = 4
+"""Elements from which on a GPU's thread takes several: enough threads are left."""
+_BYTES_PER_THREAD = 16
+"""Of each array that a thread then reads or writes: several accesses under way."""
 _MOST_UNROLLED = 24
-"""Operations that are still written out four times."""
+"""Operations that are still written out for each of them."""
 _SHORT_ROW = {True: 16, False: 128}
 """Rows shorter than this are numbered along; by whether the target is a CPU."""
 
@@ -120,11 +121,18 @@ def _layout(
     if schedule is not None:
         threads = schedule.threads
     per_thread = 1
-    is_large = count >= _LARGE and columns >= threads * _PER_THREAD
+    widest = max(value.dtype.size_bytes for value in _arrays(function))
+    several = min(8, _BYTES_PER_THREAD // widest)
+    is_large = count >= _LARGE and columns >= threads * several
     is_simple = len(function.operations) <= _MOST_UNROLLED
     if is_large and is_simple and not is_cpu(profile):
-        per_thread = _PER_THREAD
+        per_thread = several
     return _Layout(rows, columns, threads, per_thread)
+
+
+def _arrays(function: Function) -> Iterator[Value]:
+    yield from function.results
+    yield from function.parameters
 
 
 def _threads(columns: int, profile: TargetProfile) -> int:

@@ -48,8 +48,8 @@ _SHORT = {True: 8, False: 32}
 """Rows up to this a thread takes alone; by whether the target is a CPU."""
 _NARROW = {True: 8, False: 16}
 """Neighbouring columns from which on threads take columns, likewise."""
-_GPU_BLOCKS = 512
-"""Blocks that keep a large GPU busy (132 multiprocessors of several blocks)."""
+_GPU_THREADS = 2**18
+"""Threads that keep a large GPU busy: 132 multiprocessors of 2048 each."""
 
 Schedule = GeneratedRowPipelineSchedule | RowSparseCrossEntropySchedule
 
@@ -114,8 +114,8 @@ def _layout(
     unrolled = 1 if cpu or len(function.operations) > 24 else 4
     if _by_columns(plan, cpu) or (extent <= _SHORT[cpu] and rows >= 64):
         threads = power_of_two(rows, 16, 256) if cpu else 128
-        if not cpu and rows < 128 * _GPU_BLOCKS:
-            threads = 32
+        if not cpu and rows < _GPU_THREADS:
+            threads = power_of_two(rows, 32, 64)
         layout = RowLayout(threads, alone=True, unrolled=4 if extent >= 4 else 1)
     else:
         candidates = row_pipeline_schedule_candidates(extent, backend=profile.backend)
@@ -145,7 +145,7 @@ def _in_parts(plan: RowPlan, layout: RowLayout, *, cpu: bool) -> RowLayout:
     if plan.full_results or len(plan.stages) > 1 or not plan.rows:
         return layout
     blocks = layout.tiles(plan.rows)
-    wanted, least = (16, 65536) if cpu else (_GPU_BLOCKS, 8192)
+    wanted, least = (16, 65536) if cpu else (_GPU_THREADS // layout.threads, 8192)
     if layout.alone:
         least = max(least // layout.threads, 64)
     parts = min(ceil_div(wanted, blocks), plan.extent // least)
