@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from accy_async.artifact.entry import ElementCountArgument
 from accy_async.artifact.formats import BackendKind
@@ -174,6 +175,30 @@ class Assembly:
         if self._count is None:
             return self.number(self.element_count)
         return self.k.let("n", self.wide(self._count.at(constant(DType.U32, 0))))
+
+    @contextmanager
+    def loop(
+        self,
+        name: str,
+        begin: Expression,
+        end: Expression,
+        step: int = 1,
+        *,
+        limit: Expression | None = None,
+    ) -> Iterator[Expression]:
+        """What the threads below ``limit`` do in each round, each by itself.
+
+        On CPUs the threads' loop is the inner one, which becomes vectors. On GPUs it
+        is the outer: within a region threads need not meet after each round.
+        """
+        count = self.k.count(self.fresh(name), begin, end, step)
+        region = self.k.region(limit=limit)
+        if is_cpu(self.profile):
+            with count as at, region, self.places.scope():
+                yield at
+        else:
+            with region, self.places.scope(), count as at, self.places.scope():
+                yield at
 
     def left(self, end: Expression, begin: Expression) -> Expression:
         """``end - begin`` with its sign."""

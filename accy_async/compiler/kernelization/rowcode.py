@@ -217,11 +217,7 @@ class RowCode:
         if not (isinstance(whole, int) and whole == begin):
             bounds = a.places.number(begin), a.places.number(whole)
             offsets = [i * threads for i in range(self.layout.unrolled)]
-            with (
-                a.k.count(a.fresh("at"), *bounds, span) as at,
-                a.k.region(),
-                a.places.scope(),
-            ):
+            with a.loop("at", *bounds, span) as at:
                 body([a.k.let(None, at + a.thread + offset) for offset in offsets])
         for i in range(self.layout.unrolled):
             if isinstance(rest, int) and rest <= i * threads:
@@ -301,11 +297,7 @@ class RowCode:
             if isinstance(first, int) and first == last:
                 continue
             bounds = a.places.number(first), a.places.number(last)
-            with (
-                a.k.count(a.fresh("at"), *bounds, step) as at,
-                a.k.region(limit=left),
-                a.places.scope(),
-            ):
+            with a.loop("at", *bounds, step, limit=left) as at:
                 body([a.k.let(None, at + i) if i else at for i in range(step)])
 
     def _keep(self, number: int, stage: tuple[Operation, ...], row: Expression) -> None:

@@ -210,11 +210,7 @@ class _Writer:
             left = a.k.let("left", a.left(a.number(lines.count), first))
             with a.k.region(limit=left):
                 total.set(self.start)
-            with (
-                a.k.count("at", a.number(0), a.number(lines.extent)) as at,
-                a.k.region(limit=left),
-                a.places.scope(),
-            ):
+            with a.loop("at", a.number(0), a.number(lines.extent), limit=left) as at:
                 place = self.place(first + a.thread, at)
                 before = a.k.let(None, total.value)
                 after = a.k.let(None, self.combine(before, self.element(place)))
@@ -380,10 +376,7 @@ def _totals(
         left = a.k.let("left", a.left(a.number(lines.count), first))
         with a.k.region(limit=left):
             total.set(writer.start)
-        with (
-            a.k.count("segment", a.number(0), a.number(segments)) as segment,
-            a.k.region(limit=left),
-        ):
+        with a.loop("segment", a.number(0), a.number(segments), limit=left) as segment:
             at = a.k.let(None, segment * lines.count + (first + a.thread))
             own = a.partials[0][at]
             a.results[0][at] = total.value
@@ -421,10 +414,10 @@ def _additions(
         begin = a.k.let("begin", task / lines.count * size)
         end = a.k.let("end", minimum(begin + size, lines.extent))
         before = a.k.let("before", a.partials[0].at(task))
-        with a.k.count("base", begin, end, threads) as base:
-            left = a.left(end, base)
-            with a.k.region(limit=left), a.places.scope():
-                place = writer.place(line, base + a.thread)
+        with a.loop("base", begin, end, threads) as base:
+            own = a.k.let(None, base + a.thread)
+            with a.k.when(own < end), a.places.scope():
+                place = writer.place(line, own)
                 at = a.places.number(a.places.linear(place))
                 writer.store(a.results[0], place, writer.combine(before, sums[at]))
     return _step(a, lines, segments * lines.count)

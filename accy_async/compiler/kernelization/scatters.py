@@ -143,50 +143,44 @@ class _Writer:
         end = a.k.let("end", minimum(begin + self.segment, lines.extent))
         left = a.k.let("left", a.left(a.number(lines.count), first))
         line = first + a.thread
-        with (
-            a.k.count("at", begin, end) as at,
-            a.k.region(limit=left),
-            a.places.scope(),
-        ):
-            where = self._where(line, at, lines.extent)
-            place = a.places.at(lines.entry.result.shape, where)
-            value = a.elements.value(lines.entry.operands[0], place)
-            a.results[0][where] = value
-        if lines.updates:
-            with (
-                a.k.count("update", a.number(0), a.number(lines.updates)) as update,
-                a.places.scope(),
-            ):
-                self._update(update, line, left, begin, end)
+        with a.loop("at", begin, end, limit=left) as at:
+            own = self._where(line, at, lines.extent)
+            place = a.places.at(lines.entry.result.shape, own)
+            a.results[0][own] = a.elements.value(lines.entry.operands[0], place)
+        if not lines.updates:
+            return
+        bounds = a.number(0), a.number(lines.updates)
+        if is_cpu(a.profile):
+            # The block looks at each index once, for all its lines.
+            with a.k.count("update", *bounds) as update, a.places.scope():
+                inside, where = self._inside(update, begin, end)
+                with a.k.when(inside), a.k.region(limit=left), a.places.scope():
+                    self._apply(update, line, where)
+        else:
+            with a.loop("update", *bounds, limit=left) as update:
+                inside, where = self._inside(update, begin, end)
+                with a.k.when(inside), a.places.scope():
+                    self._apply(update, line, where)
 
-    def _update(
-        self,
-        update: Expression,
-        line: Expression,
-        left: Expression,
-        begin: Expression,
-        end: Expression,
-    ) -> None:
-        """Apply one update to the lines of the block, if it falls into their part."""
+    def _apply(self, update: Expression, line: Expression, at: Expression) -> None:
+        """Put one update of a line where it belongs."""
         a, lines = self.a, self.lines
-        _, indices, updates = lines.entry.operands
-        asked = a.places.at(indices.shape, update)
-        index = a.elements.value(indices, asked)
-        inside, at = self._inside(index, begin, end)
-        with a.k.when(inside), a.k.region(limit=left), a.places.scope():
-            given = a.places.at(updates.shape, self._where(line, update, lines.updates))
-            value = a.elements.value(updates, given)
-            where = self._where(line, at, lines.extent)
-            out = a.results[0]
-            if lines.op.kind is ScatterKind.ADD:
-                value = operations.combine("sum", out[where], value)
-            out[where] = value
+        updates = lines.entry.operands[2]
+        given = a.places.at(updates.shape, self._where(line, update, lines.updates))
+        value = a.elements.value(updates, given)
+        where = self._where(line, at, lines.extent)
+        out = a.results[0]
+        if lines.op.kind is ScatterKind.ADD:
+            value = operations.combine("sum", out[where], value)
+        out[where] = value
 
     def _inside(
-        self, index: Expression, begin: Expression, end: Expression
+        self, update: Expression, begin: Expression, end: Expression
     ) -> tuple[Expression, Expression]:
-        """Whether an index lies in the part, and the index as a number of elements."""
+        """Whether an update falls into the part, and where in the line."""
         a = self.a
+        indices = self.lines.entry.operands[1]
+        index = a.elements.value(indices, a.places.at(indices.shape, update))
         wide = a.k.let(None, index.cast(_wide(index.dtype, a.index)))
         inside = wide < self.lines.extent
         if wide.dtype.is_signed:
