@@ -286,6 +286,22 @@ def test_every_schedule_gives_the_same_softmax(target: TargetProfile) -> None:
         )
 
 
+@pytest.mark.parametrize("rows", [1, 7, 100])
+def test_blocks_of_gpus_take_several_short_rows_at_once(rows: int) -> None:
+    for columns in (40, 100, 257):
+        work = check(
+            "row_pipeline",
+            [f"f32[{rows},{columns}]", f"f32[{columns}]"],
+            rms_norm,
+            roundings=100,
+            scale=lambda x, g: np.asarray(10.0),
+            target=CUDA,
+        )
+        assert work.step.tile.m == min(
+            8 if columns < 256 else 4, 1 << (rows - 1).bit_length()
+        )
+
+
 def test_schedules_of_other_kinds_are_refused() -> None:
     of = function(["f32[3,50]"], lambda f, a: f.softmax(a))
     with pytest.raises(InvalidType, match="GeneratedRowPipelineSchedule"):

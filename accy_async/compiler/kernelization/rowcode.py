@@ -4,7 +4,8 @@ Two ways to lay a row out on threads:
 
 * *Together*: a block's threads share a row. Each combines every ``threads``-th
   element, then the threads' results are combined in a tree in shared memory.
-* *Alone*: a thread takes a row, which suits short rows, and rows whose neighbours lie
+* *Apart*: a thread takes a row by itself, or a few threads (*lanes*) do, so that a
+  block takes many rows at once. This suits short rows, and rows whose neighbours lie
   next to each other in memory (columns).
 
 A long row can be cut into *parts*, each reduced by itself into scratch by a first
@@ -43,25 +44,30 @@ class RowLayout:
 
     Attributes:
         threads: of a block, a power of two where they work together.
-        alone: whether a thread takes a row by itself.
+        lanes: threads that take a row, a power of two; None: all of the block's.
         rows_per_block: rows that a block takes one after another, if together.
         unrolled: elements that a thread takes at a time.
         parts: into how many parts each row is cut.
     """
 
     threads: int
-    alone: bool
+    lanes: int | None = None
     rows_per_block: int = 1
     unrolled: int = 1
     parts: int = 1
 
     def tiles(self, rows: int) -> int:
         """Blocks that the rows fill, without parts."""
-        return ceil_div(rows, self.threads if self.alone else self.rows_per_block)
+        return ceil_div(rows, self.rows_at_once or self.rows_per_block)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that a block's threads take apart; 0 where they work together."""
+        return 0 if self.lanes is None else self.threads // self.lanes
 
     def part_extent(self, extent: int) -> int:
         """Elements of a part, but for the last."""
-        step = (1 if self.alone else self.threads) * self.unrolled
+        step = (self.lanes or self.threads) * self.unrolled
         return ceil_div(ceil_div(extent, self.parts), step) * step
 
 
@@ -110,10 +116,10 @@ class RowCode:
             if layout.parts > 1:
                 part = a.k.let("part", tile / units)
                 tile = a.k.let("unit", tile % units)
-            if layout.alone:
-                self._alone(tile, part, rows)
-            else:
+            if layout.lanes is None:
                 self._together(tile, part, rows)
+            else:
+                self._apart(tile, part, rows, layout.lanes)
 
     def _row_count(self) -> Expression:
         """Rows, by the element count where the kernel is given one."""
@@ -237,9 +243,7 @@ class RowCode:
         half = self.layout.threads // 2
         while half:
             with a.k.region(limit=constant(DType.U32, half)):
-                for entry, array in zip(stage, arrays, strict=True):
-                    left, right = array[a.k.thread], array[a.k.thread + half]
-                    array[a.k.thread] = operations.combine(_kind(entry), left, right)
+                self._pair(stage, arrays, half)
             half //= 2
 
     def _scratch(self, slot: int, dtype: DType) -> ArrayHandle:
@@ -249,14 +253,16 @@ class RowCode:
             )
         return self._shared[slot, dtype]
 
-    # Alone: a thread takes a row.
+    # Apart: each row has threads of its own, often one.
 
-    def _alone(self, tile: Expression, part: Coordinate, rows: Expression) -> None:
+    def _apart(
+        self, tile: Expression, part: Coordinate, rows: Expression, lanes: int
+    ) -> None:
         a, plan = self.a, self.plan
-        base = a.k.let("base", tile * self.layout.threads)
-        left = a.k.let("left", a.left(rows, base))
+        base = a.k.let("base", tile * self.layout.rows_at_once)
+        left = a.k.let("left", a.left(rows, base) * lanes)
         begin, end = self._bounds(part)
-        row = base + a.thread
+        row = base + (a.thread / lanes if lanes > 1 else a.thread)
         for number, stage in enumerate(plan.stages, 1):
             with a.k.region(limit=left):
                 self._clear(stage)
@@ -266,8 +272,10 @@ class RowCode:
                 end,
                 lambda at, s=stage: self._gather(s, row, at),  # type: ignore[misc]
             )
+            if lanes > 1:
+                self._meet(stage, left, lanes)
             if self.layout.parts > 1:
-                with a.k.region(limit=left), a.places.scope():
+                with a.k.region(limit=left), self._first_lane(), a.places.scope():
                     for slot, entry in enumerate(stage):
                         at = a.places.multiply(part, plan.rows)
                         where = a.places.number(a.places.add(at, row))
@@ -275,10 +283,24 @@ class RowCode:
                 return
             with a.k.region(limit=left), a.places.scope():
                 self._keep(number, stage, row)
-        with a.k.region(limit=left), a.places.scope():
-            self._store_rows(row)
+        if plan.row_results:
+            with a.k.region(limit=left), self._first_lane(), a.places.scope():
+                self._store_rows(row)
         if plan.full_results:
             self._down(left, begin, end, lambda at: self._store_full(row, at))
+
+    def _lane(self) -> Expression:
+        """The thread's number among those of its row."""
+        return self.a.thread % (self.layout.lanes or self.layout.threads)
+
+    @contextmanager
+    def _first_lane(self) -> Iterator[None]:
+        """What one thread of each row does."""
+        if self.layout.lanes == 1:
+            yield
+            return
+        with self.a.k.when(self._lane().equals(0)):
+            yield
 
     def _down(
         self,
@@ -287,18 +309,56 @@ class RowCode:
         end: Coordinate,
         body: Callable[[list[Expression]], None],
     ) -> None:
-        a, unrolled = self.a, self.layout.unrolled
+        """Run a body for all elements of the threads' rows."""
+        a, lanes = self.a, self.layout.lanes or 1
+        span = self.layout.unrolled * lanes
         if isinstance(begin, int) and isinstance(end, int):
-            whole: Coordinate = begin + (end - begin) // unrolled * unrolled
+            whole: Coordinate = begin + (end - begin) // span * span
         else:
             size = a.places.number(end) - a.places.number(begin)
-            whole = a.k.let(None, a.places.number(begin) + size / unrolled * unrolled)
-        for first, last, step in ((begin, whole, unrolled), (whole, end, 1)):
-            if isinstance(first, int) and first == last:
-                continue
-            bounds = a.places.number(first), a.places.number(last)
-            with a.loop("at", *bounds, step, limit=left) as at:
-                body([a.k.let(None, at + i) if i else at for i in range(step)])
+            whole = a.k.let(None, a.places.number(begin) + size / span * span)
+        if not (isinstance(whole, int) and whole == begin):
+            bounds = a.places.number(begin), a.places.number(whole)
+            with a.loop("at", *bounds, span, limit=left) as at:
+                first = at + self._lane() if lanes > 1 else at
+                offsets = [i * lanes for i in range(self.layout.unrolled)]
+                body([a.k.let(None, first + i) if i else first for i in offsets])
+        if isinstance(whole, int) and whole == end:
+            return
+        bounds = a.places.number(whole), a.places.number(end)
+        with a.loop("at", *bounds, lanes, limit=left) as at:
+            if lanes == 1:
+                body([at])
+                return
+            own = a.k.let(None, at + self._lane())
+            with a.k.when(own < bounds[1]), a.places.scope():
+                body([own])
+
+    def _meet(self, stage: tuple[Operation, ...], left: Expression, lanes: int) -> None:
+        """Combine the results of each row's threads; all of them get the whole."""
+        a = self.a
+        arrays = [self._scratch(i, _accumulator(e)) for i, e in enumerate(stage)]
+        with a.k.region():
+            for entry, array in zip(stage, arrays, strict=True):
+                array[a.k.thread] = self._accumulators[entry].value
+        half = lanes // 2
+        while half:
+            with a.k.region(), a.k.when(a.k.thread % lanes < half):
+                self._pair(stage, arrays, half)
+            half //= 2
+        with a.k.region(limit=left):
+            first = a.k.thread - a.k.thread % lanes
+            for entry, array in zip(stage, arrays, strict=True):
+                self._accumulators[entry].set(array[first])
+
+    def _pair(
+        self, stage: tuple[Operation, ...], arrays: list[ArrayHandle], half: int
+    ) -> None:
+        """Add to a thread's results those ``half`` threads on."""
+        a = self.a
+        for entry, array in zip(stage, arrays, strict=True):
+            left, right = array[a.k.thread], array[a.k.thread + half]
+            array[a.k.thread] = operations.combine(_kind(entry), left, right)
 
     def _keep(self, number: int, stage: tuple[Operation, ...], row: Expression) -> None:
         """What a thread's row is known by after a stage, in the thread's variables."""

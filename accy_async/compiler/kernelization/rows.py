@@ -48,6 +48,10 @@ _SHORT = {True: 8, False: 32}
 """Rows up to this a thread takes alone; by whether the target is a CPU."""
 _NARROW = {True: 8, False: 16}
 """Neighbouring columns from which on threads take columns, likewise."""
+_MOST_LANES = 64
+"""Threads that share a row while others of their block share another."""
+_BLOCK_THREADS = 256
+"""Of a block on a GPU, where they take several rows at once."""
 _GPU_THREADS = 2**18
 """Threads that keep a large GPU busy: 132 multiprocessors of 2048 each."""
 
@@ -108,15 +112,15 @@ def _layout(
     cpu, rows, extent = is_cpu(profile), plan.rows, plan.extent
     small = 32 if profile.backend is BackendKind.CUDA or cpu else 64
     if schedule is not None:
-        return RowLayout(schedule.threads, alone=False, unrolled=1)
+        return RowLayout(schedule.threads)
     if not cpu and rows * extent <= _FEW and not plan.full_results:
-        return RowLayout(small, alone=False, rows_per_block=small)
+        return RowLayout(small, rows_per_block=small)
     unrolled = 1 if cpu or len(function.operations) > 24 else 4
     if _by_columns(plan, cpu) or (extent <= _SHORT[cpu] and rows >= 64):
         threads = power_of_two(rows, 16, 256) if cpu else 128
         if not cpu and rows < _GPU_THREADS:
             threads = power_of_two(rows, 32, 64)
-        layout = RowLayout(threads, alone=True, unrolled=4 if extent >= 4 else 1)
+        layout = RowLayout(threads, lanes=1, unrolled=4 if extent >= 4 else 1)
     else:
         candidates = row_pipeline_schedule_candidates(extent, backend=profile.backend)
         threads = candidates[0].threads
@@ -124,8 +128,18 @@ def _layout(
             threads = power_of_two(extent, 8, threads)
         if extent < threads * unrolled * 2:
             unrolled = 1
-        layout = RowLayout(threads, alone=False, unrolled=unrolled)
+        layout = _sharing(plan, threads, unrolled, cpu=cpu)
     return _in_parts(plan, layout, cpu=cpu)
+
+
+def _sharing(plan: RowPlan, threads: int, unrolled: int = 1, *, cpu: bool) -> RowLayout:
+    """Rows that so many threads share each: a block's, or on GPUs several rows'."""
+    at_once = 1
+    if threads <= _MOST_LANES and not cpu:
+        at_once = power_of_two(plan.rows, 1, _BLOCK_THREADS // threads)
+    if at_once == 1:
+        return RowLayout(threads, unrolled=unrolled)
+    return RowLayout(threads * at_once, lanes=threads, unrolled=unrolled)
 
 
 def _by_columns(plan: RowPlan, cpu: bool) -> bool:
@@ -146,14 +160,14 @@ def _in_parts(plan: RowPlan, layout: RowLayout, *, cpu: bool) -> RowLayout:
         return layout
     blocks = layout.tiles(plan.rows)
     wanted, least = (16, 65536) if cpu else (_GPU_THREADS // layout.threads, 8192)
-    if layout.alone:
-        least = max(least // layout.threads, 64)
+    if layout.lanes is not None:
+        least = max(least // layout.rows_at_once, 64)
     parts = min(ceil_div(wanted, blocks), plan.extent // least)
     if parts < 2:
         return layout
     return RowLayout(
         layout.threads,
-        alone=layout.alone,
+        lanes=layout.lanes,
         unrolled=layout.unrolled,
         parts=parts,
     )
@@ -217,11 +231,11 @@ def _final(
     layout: RowLayout,
     scratch: tuple[TensorType, ...],
 ) -> KernelStep:
-    if layout.alone:
-        last = RowLayout(layout.threads, alone=True)
+    if layout.lanes == 1:
+        last = RowLayout(layout.threads, lanes=1)
     else:
         threads = power_of_two(layout.parts, 8 if is_cpu(profile) else 32, 256)
-        last = RowLayout(threads, alone=False)
+        last = RowLayout(threads)
     a = Assembly(
         item,
         profile,
@@ -250,7 +264,7 @@ def _tile(
 ) -> LaunchTile:
     entry = plan.stages[0][0]
     operand, result = entry.operands[0], function.results[0]
-    m = layout.threads if layout.alone else layout.rows_per_block
+    m = layout.rows_at_once or layout.rows_per_block
     n = ceil_div(plan.extent, layout.parts)
     is_reduction = item.kind is CompileLaunch.REDUCTION
     out = 1 if plan.row_results else n

@@ -69,14 +69,14 @@ class GeneratedScanSchedule:
 
 @attrs.frozen(kw_only=True)
 class GeneratedRowPipelineSchedule:
-    """A pipeline over rows: the threads that share a row, a power of two."""
+    """A pipeline over rows: threads of a block that share a row, a power of two."""
 
     threads: int = attrs.field(validator=_THREADS)
 
 
 @attrs.frozen(kw_only=True)
 class RowSparseCrossEntropySchedule:
-    """A cross entropy of rows: the threads that share a row, a power of two."""
+    """A cross entropy of rows: the threads of a block, as in a row pipeline."""
 
     threads: int = attrs.field(validator=_THREADS)
 
