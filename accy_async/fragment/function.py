@@ -11,7 +11,7 @@ import anyio
 
 from accy_async.backends.cleanup import raise_together
 from accy_async.compiler.semantic import TensorType
-from accy_async.compiler.tracing.tree import Structure, flatten
+from accy_async.compiler.tracing.tree import Structure, constant_key, flatten
 from accy_async.errors import InvalidType, SessionClosed
 from accy_async.fragment.arguments import array_type
 
@@ -143,7 +143,7 @@ class FragmentFunction:
         structure, leaves = flatten((args, kwargs))
         types = [array_type(leaf) for leaf in leaves]
         kinds = tuple(
-            (type(leaf), leaf) if found is None else found
+            constant_key(leaf) if found is None else found
             for leaf, found in zip(leaves, types, strict=True)
         )
         arrays = [

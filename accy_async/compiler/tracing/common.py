@@ -13,7 +13,7 @@ from accy_async.compiler.tracing.array import TracedArray
 from accy_async.compiler.tracing.places import refusal
 from accy_async.compiler.tracing.state import current
 
-__all__ = ["NOT_GIVEN", "axes_of", "call", "plain", "wrap"]
+__all__ = ["NOT_GIVEN", "axes_of", "call", "is_set", "plain", "wrap"]
 
 NOT_GIVEN = inspect.signature(np.sum).parameters["initial"].default
 """What numpy's functions have for arguments that were left out."""
@@ -42,6 +42,11 @@ def axes_of(axis: object, rank: int, name: str) -> tuple[int, ...]:
             raise refusal(f"axis {one} of an array of {rank} axes", operation=name)
         axes.append(int(one) % rank)
     return tuple(axes)
+
+
+def is_set(option: object) -> bool:
+    """Whether numpy takes an option, as ``keepdims``, for set: by its truth."""
+    return option is not NOT_GIVEN and bool(option)
 
 
 def plain(name: str, options: dict[str, object]) -> None:

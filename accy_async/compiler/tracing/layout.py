@@ -192,13 +192,32 @@ def _hstack(tup: Sequence[object], **options: Any) -> TracedArray:
     return _concatenate(arrays, 0 if arrays[0].ndim == 1 else 1, **options)
 
 
-@implements(np.split, np.array_split)
+@implements(np.split)
 def _split(ary: object, indices_or_sections: Any, axis: int = 0) -> list[TracedArray]:  # noqa: ANN401
+    parts = _array_split(ary, indices_or_sections, axis)
+    is_count = isinstance(indices_or_sections, (int, np.integer))
+    if is_count and len({part.shape for part in parts}) > 1:
+        raise refusal(
+            f"{as_array(ary).shape} is not split into {len(parts)} equal parts; "
+            "numpy.array_split makes unequal ones",
+            operation="split",
+        )
+    return parts
+
+
+@implements(np.array_split)
+def _array_split(
+    ary: object,
+    indices_or_sections: Any,  # noqa: ANN401
+    axis: int = 0,
+) -> list[TracedArray]:
     x = as_array(ary)
     (place,) = axes_of(axis, x.ndim, "split")
     extent = x.shape[place]
     if isinstance(indices_or_sections, (int, np.integer)):
         parts = int(indices_or_sections)
+        if parts < 1:
+            raise refusal(f"{parts} parts, expected 1 or more", operation="split")
         sizes = [extent // parts + (i < extent % parts) for i in range(parts)]
         cuts = [sum(sizes[:i]) for i in range(1, parts)]
     else:

@@ -22,7 +22,7 @@ from accy_async.compiler.semantic.reference import ReferenceKernel
 from accy_async.compiler.tracing.array import TracedArray
 from accy_async.compiler.tracing.promotion import lift
 from accy_async.compiler.tracing.state import Trace
-from accy_async.compiler.tracing.tree import Structure, flatten
+from accy_async.compiler.tracing.tree import Structure, constant_key, flatten
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidProgram, InvalidType, LaunchArgumentMismatch
 
@@ -63,7 +63,7 @@ class TracedProgram:
         for leaf, static in zip(leaves, self.statics, strict=True):
             if static is None:
                 arrays.append(leaf)
-            elif static != (type(leaf), leaf):
+            elif constant_key(static[1]) != constant_key(leaf):
                 raise LaunchArgumentMismatch(
                     f"{self.module.name} was traced for {static[1]!r}, got {leaf!r}"
                 )
@@ -247,7 +247,7 @@ class Fragment(Generic[_P, _R]):
         key = (
             structure,
             tuple(
-                (type(leaf), leaf) if kind is None else kind
+                constant_key(leaf) if kind is None else kind
                 for leaf, kind in zip(leaves, types, strict=True)
             ),
         )

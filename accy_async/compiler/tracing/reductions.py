@@ -8,7 +8,14 @@ import numpy as np
 
 from accy_async.compiler.semantic import TensorType
 from accy_async.compiler.tracing.array import TracedArray
-from accy_async.compiler.tracing.common import NOT_GIVEN, axes_of, call, plain, wrap
+from accy_async.compiler.tracing.common import (
+    NOT_GIVEN,
+    axes_of,
+    call,
+    is_set,
+    plain,
+    wrap,
+)
 from accy_async.compiler.tracing.places import refusal
 from accy_async.compiler.tracing.promotion import (
     as_array,
@@ -43,7 +50,7 @@ def _reduce(
 ) -> TracedArray:
     x = lift(a, dtype)
     axes = axes_of(axis, x.rank, kind)
-    kept = keepdims is True
+    kept = is_set(keepdims)
     return wrap(current().builder.reduce(x, kind, axes, keepdims=kept))
 
 
@@ -154,7 +161,7 @@ def _truth(
         shape = [
             1 if one in axes else extent
             for one, extent in enumerate(x.shape)
-            if keepdims is True or one not in axes
+            if is_set(keepdims) or one not in axes
         ]
         return wrap(current().builder.constant(empty, TensorType(DType.BOOL, shape)))
     return _reduce(wrap(x), kind, axes, None, keepdims=keepdims)
@@ -270,8 +277,8 @@ def _arg(a: object, axis: object, keepdims: object, kind: str) -> TracedArray:
         found = builder.logical_or(found, builder.compare(x, x, "ne"))
     index = builder.iota(TensorType(DType.I64, x.shape), place)
     first = builder.select(found, index, x.shape[place])
-    result = builder.reduce(first, "minimum", [place], keepdims=keepdims is True)
-    if axis is None and keepdims is True:
+    result = builder.reduce(first, "minimum", [place], keepdims=is_set(keepdims))
+    if axis is None and is_set(keepdims):
         result = builder.reshape(result, (1,) * len(shape))
     return wrap(result)
 

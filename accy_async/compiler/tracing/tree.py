@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from accy_async.errors import LaunchArgumentMismatch
 
-__all__ = ["Structure", "flatten"]
+__all__ = ["Structure", "constant_key", "flatten"]
 
 
 @attrs.frozen
@@ -42,6 +43,16 @@ class Structure:
         keys: Sequence[Any] = self.keys or range(len(self.children))
         for key, child in zip(keys, self.children, strict=True):
             yield from child.names(f"{prefix}.{key}" if prefix else str(key))
+
+
+def constant_key(value: object) -> tuple[object, object]:
+    """What two constants share where a program made for one serves the other.
+
+    1, 1.0 and True are three; so are 0.0 and -0.0 two, and all NaN of a type are one.
+    """
+    if isinstance(value, (float, complex, np.inexact)):
+        return type(value), repr(value)
+    return type(value), value
 
 
 def flatten(tree: object) -> tuple[Structure, list[Any]]:

@@ -1,0 +1,57 @@
+"""Programs of functions that use what is almost the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accy_async.compiler import fragment, trace_program
+from accy_async.errors import InvalidProgram, LaunchArgumentMismatch
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@fragment
+def ratio(x: Any, divisor: object) -> Any:
+    return x / divisor
+
+
+def test_zeros_of_both_signs_are_two_constants() -> None:
+    """And two programs; NaN, which differs from itself, is one."""
+    ones = np.ones(4, np.float32)
+    for zero in (0.0, -0.0):
+        program = ratio.trace(ones, zero)
+        with pytest.raises(LaunchArgumentMismatch, match="traced for"):
+            program.evaluate(ones, -zero)
+        assert np.signbit(program.evaluate(ones, zero)).all() == np.signbit(zero)
+    nan, other = float("nan"), float("nan")
+    assert ratio.trace(ones, nan) is ratio.trace(ones, other)
+    assert np.isnan(ratio.trace(ones, nan).evaluate(ones, other)).all()
+    assert ratio.trace(ones, 1) is not ratio.trace(ones, 1.0)
+
+
+@pytest.mark.parametrize("keepdims", [1, 0, True])
+@pytest.mark.parametrize(
+    "reduce",
+    [np.sum, np.mean, np.max, np.any, np.var, np.argmax],
+    ids=lambda one: one.__name__,
+)
+def test_keepdims_counts_by_its_truth(
+    reduce: Callable[..., Any], keepdims: object
+) -> None:
+    program = trace_program(lambda x: reduce(x, axis=0, keepdims=keepdims), X)
+    expected = reduce(X, axis=0, keepdims=keepdims)
+    assert program.evaluate(X).shape == expected.shape
+
+
+@pytest.mark.parametrize("parts", [2, 5, 0, -1])
+def test_only_equal_parts_are_split_off(parts: int) -> None:
+    """As in numpy, which has another function for unequal ones."""
+    with pytest.raises((ValueError, ZeroDivisionError)):
+        np.split(X, parts)
+    with pytest.raises(InvalidProgram, match="parts"):
+        trace_program(lambda x: np.split(x, parts), X)
+    assert len(trace_program(lambda x: np.array_split(x, 2), X).evaluate(X)) == 2
