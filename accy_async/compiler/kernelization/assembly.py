@@ -177,6 +177,22 @@ class Assembly:
         return self.k.let("n", self.wide(self._count.at(constant(DType.U32, 0))))
 
     @contextmanager
+    def tasks(self, count: int) -> Iterator[Expression]:
+        """The number of this block's task, of so many along the grid's x.
+
+        Any number of blocks goes through all tasks: a block takes every grid-th. CPUs
+        are given a block for each task, as far as their grids go.
+        """
+        if is_cpu(self.profile) and count <= self.profile.capabilities.max_grid[0]:
+            yield self.block
+            return
+        grid = self.wide(self.k.grid_x)
+        rounds = (self.number(count - 1) + grid - self.block) / grid
+        count_rounds = self.k.count("round", self.number(0), rounds)
+        with count_rounds as number, self.places.scope():
+            yield self.k.let("task", self.block + number * grid)
+
+    @contextmanager
     def loop(
         self,
         name: str,

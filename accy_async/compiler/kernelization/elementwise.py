@@ -8,7 +8,6 @@ coordinates but the last are the block's and only the last is the thread's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import attrs
 
@@ -16,7 +15,7 @@ from accy_async.artifact.formats import BackendKind
 from accy_async.artifact.planned import CompileLaunch
 from accy_async.artifact.resources import LaunchResourceClass
 from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
-from accy_async.compiler.form import Expression, minimum
+from accy_async.compiler.form import minimum
 from accy_async.compiler.kernelization.assembly import (
     Assembly,
     ceil_div,
@@ -191,7 +190,7 @@ def _unmoved(item: WorkItem) -> frozenset[int]:
 
 def _write(a: Assembly, shape: tuple[int, ...], layout: _Layout) -> None:
     n = a.elements_in_all()
-    with _tiles(a, layout) as tile:
+    with a.tasks(layout.tiles) as tile:
         row, begin = a.number(0), tile * layout.span
         if layout.rows > 1:
             row = tile
@@ -232,21 +231,6 @@ def _write(a: Assembly, shape: tuple[int, ...], layout: _Layout) -> None:
                 for offset in offsets:
                     with a.k.region(limit=left - offset), a.places.scope():
                         _compute(a, [place(offset)])
-
-
-@contextmanager
-def _tiles(a: Assembly, layout: _Layout) -> Iterator[Expression]:
-    """The tiles of this block: one on a CPU, else every grid-th."""
-    if is_cpu(a.profile) and layout.tiles <= a.profile.capabilities.max_grid[0]:
-        yield a.block
-        return
-    grid = a.wide(a.k.grid_x)
-    rounds = (a.number(layout.tiles - 1) + grid - a.block) / grid
-    with (
-        a.k.count("round", a.number(0), rounds) as number,
-        a.places.scope(),
-    ):
-        yield a.k.let("tile", a.block + number * grid)
 
 
 def _compute(a: Assembly, places: list[Place]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from accy_async.artifact.planned import CompileLaunch
 from accy_async.compiler.kernelization.dot_general import kernelize_dot_general
@@ -26,8 +25,7 @@ from accy_async.errors import InvalidType, UnsupportedOperation
 
 __all__ = ["kernelize"]
 
-# Any: the schedule is checked against the type that stands beside the function.
-_KINDS: dict[CompileLaunch, tuple[Callable[..., Any], type | None]] = {
+_KINDS: dict[CompileLaunch, tuple[Callable[..., KernelizedWork], type | None]] = {
     CompileLaunch.ELEMENTWISE: (kernelize_elementwise, None),
     CompileLaunch.GATHER: (kernelize_elementwise, GatherSchedule),
     CompileLaunch.REDUCTION: (kernelize_rows, GeneratedRowPipelineSchedule),
@@ -58,8 +56,8 @@ def kernelize(
         raise UnsupportedOperation(f"no kernel is generated for {item.kind} work")
     make, takes = _KINDS[item.kind]
     if schedule is None:
-        return make(item, profile)  # type: ignore[no-any-return]
+        return make(item, profile)
     if takes is None or not isinstance(schedule, takes):
         expected = "None" if takes is None else f"a {takes.__name__} or None"
         raise InvalidType("kernelize.schedule", schedule, expected)
-    return make(item, profile, schedule)  # type: ignore[no-any-return]
+    return make(item, profile, schedule)

@@ -15,91 +15,25 @@ alone: the same bits on each run and for every launch candidate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import attrs
-
-from accy_async.compiler import semantic
 from accy_async.compiler.form import (
-    ArrayHandle,
     Expression,
-    VariableHandle,
     constant,
     minimum,
 )
 from accy_async.compiler.kernelization import operations
-from accy_async.compiler.kernelization.assembly import Assembly, ceil_div, is_cpu
-from accy_async.compiler.kernelization.places import Coordinate, Place
-from accy_async.compiler.kernelization.rowplan import RowPlan
+from accy_async.compiler.kernelization.places import Coordinate
+from accy_async.compiler.kernelization.rowelements import RowElements, accumulator_of
 from accy_async.compiler.semantic import Operation, Value
 from accy_async.dtypes import DType
 
-__all__ = ["RowCode", "RowLayout"]
+__all__ = ["RowCode"]
 
 
-@attrs.frozen
-class RowLayout:
-    """How rows lie on blocks and threads.
-
-    Attributes:
-        threads: of a block, a power of two where they work together.
-        lanes: threads that take a row, a power of two; None: all of the block's.
-        rows_per_block: rows that a block takes one after another, if together.
-        unrolled: elements that a thread takes at a time.
-        parts: into how many parts each row is cut.
-    """
-
-    threads: int
-    lanes: int | None = None
-    rows_per_block: int = 1
-    unrolled: int = 1
-    parts: int = 1
-
-    def tiles(self, rows: int) -> int:
-        """Blocks that the rows fill, without parts."""
-        return ceil_div(rows, self.rows_at_once or self.rows_per_block)
-
-    @property
-    def rows_at_once(self) -> int:
-        """Rows that a block's threads take apart; 0 where they work together."""
-        return 0 if self.lanes is None else self.threads // self.lanes
-
-    def part_extent(self, extent: int) -> int:
-        """Elements of a part, but for the last."""
-        step = (self.lanes or self.threads) * self.unrolled
-        return ceil_div(ceil_div(extent, self.parts), step) * step
-
-
-class RowCode:
-    """Writes one kernel over rows.
-
-    Args:
-        a: the kernel's assembly.
-        plan: what is computed.
-        layout: how it is laid out.
-        partials: the buffers of parts' results to reduce instead of the operands,
-            one for each reduction of the only stage; ``parts`` of them each row.
-        parts: how many parts each row has in ``partials``.
-    """
-
-    def __init__(
-        self,
-        a: Assembly,
-        plan: RowPlan,
-        layout: RowLayout,
-        *,
-        partials: Sequence[ArrayHandle] = (),
-        parts: int = 1,
-    ) -> None:
-        self.a = a
-        self.plan = plan
-        self.layout = layout
-        self.partials = partials
-        self.extent = parts if partials else plan.extent
-        self._shared: dict[tuple[int, DType], ArrayHandle] = {}
-        self._kept: list[VariableHandle] = []
-        self._accumulators: dict[Operation, VariableHandle] = {}
+class RowCode(RowElements):
+    """Writes one kernel over rows; see `RowElements` for its arguments."""
 
     def write(self) -> None:
         """All of the kernel's body."""
@@ -108,10 +42,10 @@ class RowCode:
         for stage in self.plan.stages:
             for entry in stage:
                 self._accumulators[entry] = a.k.thread_variable(
-                    f"acc{len(self._accumulators)}", _accumulator(entry)
+                    f"acc{len(self._accumulators)}", accumulator_of(entry)
                 )
         units = layout.tiles(self.plan.rows)
-        with self._each_tile(units * layout.parts) as tile:
+        with self.a.tasks(units * layout.parts) as tile:
             part: Coordinate = 0
             if layout.parts > 1:
                 part = a.k.let("part", tile / units)
@@ -129,17 +63,6 @@ class RowCode:
         ):
             return self.a.number(self.plan.rows)
         return self.a.k.let("rows", n / self.plan.extent)
-
-    @contextmanager
-    def _each_tile(self, tiles: int) -> Iterator[Expression]:
-        a = self.a
-        if is_cpu(a.profile) and tiles <= a.profile.capabilities.max_grid[0]:
-            yield a.block
-            return
-        grid = a.wide(a.k.grid_x)
-        rounds = (a.number(tiles - 1) + grid - a.block) / grid
-        with a.k.count("round", a.number(0), rounds) as number, a.places.scope():
-            yield a.k.let("tile", a.block + number * grid)
 
     # Together: a block's threads share a row.
 
@@ -168,7 +91,7 @@ class RowCode:
             )
             self._tree(stage)
             for slot, entry in enumerate(stage):
-                shared = self._scratch(slot, _accumulator(entry))
+                shared = self._scratch(slot, accumulator_of(entry))
                 total = a.k.let(None, shared.at(constant(DType.U32, 0)))
                 if self.layout.parts > 1:
                     self._leave(slot, row, part, total)
@@ -200,9 +123,6 @@ class RowCode:
             if after == stage and value not in self.a.elements.bound:
                 at = self.a.places.reshaped(place, value.shape)
                 self._bind(value, self.a.elements.value(value, at))
-
-    def _bind(self, value: Value, known: Expression) -> None:
-        self.a.elements.bound[value] = lambda _: known
 
     def _along(
         self,
@@ -236,7 +156,7 @@ class RowCode:
     def _tree(self, stage: tuple[Operation, ...]) -> None:
         """Combine the threads' results in shared memory; element 0 is the whole."""
         a = self.a
-        arrays = [self._scratch(i, _accumulator(e)) for i, e in enumerate(stage)]
+        arrays = [self._scratch(i, accumulator_of(e)) for i, e in enumerate(stage)]
         with a.k.region():
             for entry, array in zip(stage, arrays, strict=True):
                 array[a.k.thread] = self._accumulators[entry].value
@@ -245,13 +165,6 @@ class RowCode:
             with a.k.region(limit=constant(DType.U32, half)):
                 self._pair(stage, arrays, half)
             half //= 2
-
-    def _scratch(self, slot: int, dtype: DType) -> ArrayHandle:
-        if (slot, dtype) not in self._shared:
-            self._shared[slot, dtype] = self.a.k.shared(
-                f"shared{len(self._shared)}", dtype, self.layout.threads
-            )
-        return self._shared[slot, dtype]
 
     # Apart: each row has threads of its own, often one.
 
@@ -337,7 +250,7 @@ class RowCode:
     def _meet(self, stage: tuple[Operation, ...], left: Expression, lanes: int) -> None:
         """Combine the results of each row's threads; all of them get the whole."""
         a = self.a
-        arrays = [self._scratch(i, _accumulator(e)) for i, e in enumerate(stage)]
+        arrays = [self._scratch(i, accumulator_of(e)) for i, e in enumerate(stage)]
         with a.k.region():
             for entry, array in zip(stage, arrays, strict=True):
                 array[a.k.thread] = self._accumulators[entry].value
@@ -350,15 +263,6 @@ class RowCode:
             first = a.k.thread - a.k.thread % lanes
             for entry, array in zip(stage, arrays, strict=True):
                 self._accumulators[entry].set(array[first])
-
-    def _pair(
-        self, stage: tuple[Operation, ...], arrays: list[ArrayHandle], half: int
-    ) -> None:
-        """Add to a thread's results those ``half`` threads on."""
-        a = self.a
-        for entry, array in zip(stage, arrays, strict=True):
-            left, right = array[a.k.thread], array[a.k.thread + half]
-            array[a.k.thread] = operations.combine(_kind(entry), left, right)
 
     def _keep(self, number: int, stage: tuple[Operation, ...], row: Expression) -> None:
         """What a thread's row is known by after a stage, in the thread's variables."""
@@ -395,101 +299,3 @@ class RowCode:
                 if later is None or known.get(operand, later) < later:
                     needed.add(operand)
         return needed
-
-    # What both do to a row's elements.
-
-    def _bounds(self, part: Coordinate) -> tuple[Coordinate, Coordinate]:
-        if self.layout.parts == 1:
-            return 0, self.extent
-        a, size = self.a, self.layout.part_extent(self.extent)
-        begin = a.k.let("begin", a.places.number(part) * size)
-        begin = a.k.let(None, minimum(begin, self.extent))
-        return begin, a.k.let("end", minimum(begin + size, self.extent))
-
-    def _clear(self, stage: tuple[Operation, ...]) -> None:
-        for entry in stage:
-            start = operations.identity(_kind(entry), _accumulator(entry))
-            self._accumulators[entry].set(start)
-
-    def _gather(
-        self, stage: tuple[Operation, ...], row: Expression, at: list[Expression]
-    ) -> None:
-        """Combine some elements of the row into the thread's results so far."""
-        a = self.a
-        taken = [
-            [self._element(slot, entry, row, e) for slot, entry in enumerate(stage)]
-            for e in at
-        ]
-        for slot, entry in enumerate(stage):
-            variable = self._accumulators[entry]
-            total = variable.value
-            for elements in taken:
-                total = a.k.let(
-                    None, operations.combine(_kind(entry), total, elements[slot])
-                )
-            variable.set(total)
-
-    def _element(
-        self, slot: int, entry: Operation, row: Expression, at: Expression
-    ) -> Expression:
-        a = self.a
-        if self.partials:
-            return self.partials[slot][at * self.plan.rows + row]
-        value = a.elements.value(entry.operands[0], self._full_place(row, at))
-        return operations.convert(value, _accumulator(entry))
-
-    def _store_rows(self, row: Expression) -> None:
-        a = self.a
-        place = self._row_place(row)
-        for index in self.plan.row_results:
-            value = a.function.results[index]
-            at = a.places.reshaped(place, value.shape)
-            a.results[index][row] = a.elements.value(value, at)
-
-    def _store_full(self, row: Expression, at: list[Expression]) -> None:
-        a = self.a
-        places = [self._full_place(row, e) for e in at]
-        computed = [
-            [a.elements.value(a.function.results[i], p) for i in self.plan.full_results]
-            for p in places
-        ]
-        for place, values in zip(places, computed, strict=True):
-            where = a.places.number(a.places.linear(place))
-            for index, value in zip(self.plan.full_results, values, strict=True):
-                a.results[index][where] = value
-
-    def _row_place(self, row: Expression) -> Place:
-        a, shape = self.a, self.plan.row_shape
-        known = a.places.known.get((row, "row"))
-        if known is None:
-            known = a.places.coordinate(shape, a.places.unravel(row, shape), row)
-            a.places.known[row, "row"] = known
-        assert isinstance(known, Place)
-        return known
-
-    def _full_place(self, row: Expression, at: Expression) -> Place:
-        a, plan = self.a, self.plan
-        rest = tuple(plan.shape[axis] for axis in plan.axes)
-        coordinates: list[Coordinate] = [0] * len(plan.shape)
-        outer = a.places.coordinates(self._row_place(row))
-        for axis, given in zip(plan.kept, outer, strict=True):
-            coordinates[axis] = given
-        inner = a.places.unravel(at, rest)
-        for axis, given in zip(plan.axes, inner, strict=True):
-            coordinates[axis] = given
-        linear: Coordinate | None = None
-        if plan.axes == tuple(range(len(plan.kept), len(plan.shape))):
-            linear = a.k.let(None, row * plan.extent + at)
-        elif plan.axes == tuple(range(len(plan.axes))):
-            linear = a.k.let(None, at * plan.rows + row)
-        return a.places.coordinate(plan.shape, coordinates, linear)
-
-
-def _kind(entry: Operation) -> str:
-    assert isinstance(entry.op, semantic.Reduce)
-    return entry.op.kind.value
-
-
-def _accumulator(entry: Operation) -> DType:
-    assert isinstance(entry.op, semantic.Reduce)
-    return entry.op.accumulate

@@ -24,7 +24,8 @@ from accy_async.compiler.kernelization.assembly import (
     power_of_two,
 )
 from accy_async.compiler.kernelization.profile import TargetProfile
-from accy_async.compiler.kernelization.rowcode import RowCode, RowLayout
+from accy_async.compiler.kernelization.rowcode import RowCode
+from accy_async.compiler.kernelization.rowlayout import RowLayout
 from accy_async.compiler.kernelization.rowplan import RowPlan, plan_rows
 from accy_async.compiler.kernelization.schedules import (
     GeneratedRowPipelineSchedule,

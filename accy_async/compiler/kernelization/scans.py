@@ -8,29 +8,17 @@ A *line* is all elements along the scanned axis at one place of the others.
   lines that are few are cut into *segments*: a first kernel scans each by itself and
   leaves its total, a second scans the totals of each line, a third adds to each segment
   what came before it.
-
-Source: W. D. Hillis and G. L. Steele, "Data parallel algorithms", CACM 29(12), 1986.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import attrs
 
 from accy_async.artifact.resources import LaunchResourceClass
 from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
 from accy_async.compiler import semantic
 from accy_async.compiler.form import (
-    ArrayHandle,
-    Expression,
     constant,
-    maximum,
     minimum,
-    select,
 )
-from accy_async.compiler.kernelization import operations
 from accy_async.compiler.kernelization.assembly import (
     Assembly,
     ceil_div,
@@ -38,8 +26,8 @@ from accy_async.compiler.kernelization.assembly import (
     is_cpu,
 )
 from accy_async.compiler.kernelization.elements import is_elementwise
-from accy_async.compiler.kernelization.places import Coordinate, Place
 from accy_async.compiler.kernelization.profile import TargetProfile
+from accy_async.compiler.kernelization.scancode import ScanCode, ScanLines
 from accy_async.compiler.kernelization.schedules import (
     GeneratedScanSchedule,
     scan_schedule_candidates,
@@ -61,25 +49,6 @@ _BLOCKS = 128
 """Lines that keep a GPU busy without being cut."""
 _SEGMENT_TILES = 16
 """Tiles of a segment at least."""
-
-
-@attrs.frozen
-class _Lines:
-    """The lines of a scan: ``outer * inner`` of ``extent`` elements."""
-
-    entry: Operation
-    op: semantic.Scan
-    outer: int
-    extent: int
-    inner: int
-
-    @property
-    def count(self) -> int:
-        return self.outer * self.inner
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.entry.result.shape
 
 
 def kernelize_scan(
@@ -120,7 +89,7 @@ def kernelize_scan(
     )
 
 
-def _lines(function: Function) -> _Lines:
+def _lines(function: Function) -> ScanLines:
     scans = [e for e in function.operations if isinstance(e.op, semantic.Scan)]
     if len(scans) != 1 or function.results != (scans[0].result,):
         raise UnsupportedOperation("scan work has one scan, its only result")
@@ -138,11 +107,11 @@ def _lines(function: Function) -> _Lines:
             outer *= extent
         elif axis > op.axis:
             inner *= extent
-    return _Lines(entry, op, outer, shape[op.axis], inner)
+    return ScanLines(entry, op, outer, shape[op.axis], inner)
 
 
 def _segments(
-    lines: _Lines, profile: TargetProfile, schedule: GeneratedScanSchedule
+    lines: ScanLines, profile: TargetProfile, schedule: GeneratedScanSchedule
 ) -> int:
     if is_cpu(profile) or schedule.lines_per_block or not lines.count:
         return 1
@@ -150,149 +119,21 @@ def _segments(
     return max(1, min(ceil_div(4 * _BLOCKS, lines.count), lines.extent // least))
 
 
-class _Writer:
-    """What the kernels of a scan share: places, and the steps of a tile."""
-
-    def __init__(self, a: Assembly, lines: _Lines, threads: int) -> None:
-        self.a, self.lines, self.threads = a, lines, threads
-        self.dtype = lines.op.accumulate
-        self.kind = lines.op.kind.value
-        self._tiles: list[ArrayHandle] = []
-
-    @property
-    def start(self) -> Expression:
-        """What a scan begins with."""
-        return operations.identity(self.kind, self.dtype)
-
-    def combine(self, left: Expression, right: Expression) -> Expression:
-        return operations.combine(self.kind, left, right)
-
-    def place(self, line: Expression, at: Expression) -> Place:
-        """The ``at``-th element of a line, counted as the scan goes."""
-        a, lines = self.a, self.lines
-        if lines.op.reverse:
-            at = a.number(lines.extent - 1) - at
-        row: Coordinate = line
-        column: Coordinate = 0
-        if lines.inner > 1:
-            row, column = line / lines.inner, line % lines.inner
-        linear = (a.places.number(row) * lines.extent + at) * lines.inner
-        return a.places.at(lines.shape, a.k.let(None, linear + a.places.number(column)))
-
-    def element(self, place: Place) -> Expression:
-        """The operand's element, in the dtype of the sums."""
-        value = self.a.elements.value(self.lines.entry.operands[0], place)
-        return operations.convert(value, self.dtype)
-
-    def store(self, out: ArrayHandle, place: Place, value: Expression) -> None:
-        """Write an element of the result, or of sums that are yet to be finished."""
-        at = self.a.places.number(self.a.places.linear(place))
-        out[at] = operations.convert(value, out.dtype)
-
-    @contextmanager
-    def blocks(self, count: int) -> Iterator[Expression]:
-        """Every grid-th of so many tasks."""
-        a = self.a
-        if is_cpu(a.profile) and count <= a.profile.capabilities.max_grid[0]:
-            yield a.block
-            return
-        grid = a.wide(a.k.grid_x)
-        rounds = (a.number(count - 1) + grid - a.block) / grid
-        with a.k.count("round", a.number(0), rounds) as number, a.places.scope():
-            yield a.k.let("task", a.block + number * grid)
-
-    def alone(self) -> None:
-        """A thread goes along a line."""
-        a, lines = self.a, self.lines
-        total = a.k.thread_variable("total", self.dtype)
-        with self.blocks(ceil_div(lines.count, self.threads)) as task:
-            first = a.k.let("first", task * self.threads)
-            left = a.k.let("left", a.left(a.number(lines.count), first))
-            with a.k.region(limit=left):
-                total.set(self.start)
-            with a.loop("at", a.number(0), a.number(lines.extent), limit=left) as at:
-                place = self.place(first + a.thread, at)
-                before = a.k.let(None, total.value)
-                after = a.k.let(None, self.combine(before, self.element(place)))
-                total.set(after)
-                exclusive = lines.op.exclusive
-                self.store(a.results[0], place, before if exclusive else after)
-
-    def together(
-        self,
-        line: Expression,
-        begin: Expression,
-        end: Expression,
-        out: ArrayHandle,
-        *,
-        carry: Expression,
-    ) -> Expression:
-        """A block scans a stretch of a line onto ``carry``; the total after it."""
-        a, threads = self.a, self.threads
-        total = a.k.variable(a.fresh("total"), carry)
-        with a.k.count(a.fresh("base"), begin, end, threads) as base:
-            left = a.k.let(None, a.left(end, base))
-            source = self._tile(0)
-            with a.k.region():
-                source[a.k.thread] = self.start
-            with a.k.region(limit=left), a.places.scope():
-                place = self.place(line, base + a.thread)
-                source[a.k.thread] = self.element(place)
-            scanned = self.steps(source)
-            with a.k.region(limit=left), a.places.scope():
-                place = self.place(line, base + a.thread)
-                self.store(out, place, self._shown(scanned, total.value))
-            last = scanned[constant(DType.U32, threads - 1)]
-            total.set(self.combine(total.value, last))
-        return total.value
-
-    def _shown(self, scanned: ArrayHandle, before: Expression) -> Expression:
-        """A thread's result: with its own element, or with those before it only."""
-        a = self.a
-        if not self.lines.op.exclusive:
-            return self.combine(before, scanned[a.k.thread])
-        nearest = maximum(a.k.thread, 1) - 1
-        others = self.combine(before, scanned[nearest])
-        return select(a.k.thread.equals(0), before, others)
-
-    def steps(self, source: ArrayHandle) -> ArrayHandle:
-        """Hillis and Steele's steps over a tile; the array that holds the result."""
-        a = self.a
-        target = self._tile(1)
-        distance = 1
-        while distance < self.threads:
-            with a.k.region():
-                nearest = maximum(a.k.thread, distance) - distance
-                own = source[a.k.thread]
-                both = self.combine(source[nearest], own)
-                target[a.k.thread] = select(a.k.thread >= distance, both, own)
-            source, target = target, source
-            distance *= 2
-        return source
-
-    def _tile(self, index: int) -> ArrayHandle:
-        while len(self._tiles) <= index:
-            self._tiles.append(
-                self.a.k.shared(f"tile{len(self._tiles)}", self.dtype, self.threads)
-            )
-        return self._tiles[index]
-
-
 def _one_step(
     item: WorkItem,
     profile: TargetProfile,
-    lines: _Lines,
+    lines: ScanLines,
     schedule: GeneratedScanSchedule,
 ) -> KernelStep:
     a = _assembly(item, profile, lines, schedule.threads, "")
-    writer = _Writer(a, lines, schedule.threads)
+    writer = ScanCode(a, lines, schedule.threads)
     tasks = lines.count if lines.extent else 0
     if schedule.lines_per_block:
         tasks = ceil_div(tasks, schedule.threads)
         if tasks:
             writer.alone()
     elif tasks:
-        with writer.blocks(tasks) as line:
+        with writer.a.tasks(tasks) as line:
             writer.together(
                 line,
                 a.number(0),
@@ -306,7 +147,7 @@ def _one_step(
 def _three_steps(
     item: WorkItem,
     profile: TargetProfile,
-    lines: _Lines,
+    lines: ScanLines,
     schedule: GeneratedScanSchedule,
     segments: int,
     scratch: tuple[TensorType, ...],
@@ -333,8 +174,8 @@ def _three_steps(
         results=[(BufferOrigin.SCRATCH, scratch[0]), (sums[0], sums[2])],
     )
     first.arguments[1] = StepBuffer(origin=sums[0], index=sums[1])
-    writer = _Writer(first, lines, threads)
-    with writer.blocks(segments * lines.count) as task:
+    writer = ScanCode(first, lines, threads)
+    with writer.a.tasks(segments * lines.count) as task:
         line, segment = task % lines.count, task / lines.count
         line, segment = first.k.let("line", line), first.k.let("segment", segment)
         begin = first.k.let("begin", segment * size)
@@ -352,7 +193,7 @@ def _three_steps(
 def _totals(
     item: WorkItem,
     profile: TargetProfile,
-    lines: _Lines,
+    lines: ScanLines,
     segments: int,
     scratch: tuple[TensorType, ...],
 ) -> KernelStep:
@@ -369,9 +210,9 @@ def _totals(
         partials=scratch[:1],
     )
     a.arguments[0] = StepBuffer(origin=BufferOrigin.SCRATCH, index=1)
-    writer = _Writer(a, lines, threads)
+    writer = ScanCode(a, lines, threads)
     total = a.k.thread_variable("total", writer.dtype)
-    with writer.blocks(ceil_div(lines.count, threads)) as task:
+    with writer.a.tasks(ceil_div(lines.count, threads)) as task:
         first = a.k.let("first", task * threads)
         left = a.k.let("left", a.left(a.number(lines.count), first))
         with a.k.region(limit=left):
@@ -387,7 +228,7 @@ def _totals(
 def _additions(
     item: WorkItem,
     profile: TargetProfile,
-    lines: _Lines,
+    lines: ScanLines,
     threads: int,
     segments: int,
     size: int,
@@ -407,9 +248,9 @@ def _additions(
     )
     for i in range(len(scratch) - 1):
         a.arguments[1 + i] = StepBuffer(origin=BufferOrigin.SCRATCH, index=1 + i)
-    writer = _Writer(a, lines, threads)
+    writer = ScanCode(a, lines, threads)
     sums = a.partials[1] if wide else a.results[0]
-    with writer.blocks(segments * lines.count) as task:
+    with writer.a.tasks(segments * lines.count) as task:
         line = a.k.let("line", task % lines.count)
         begin = a.k.let("begin", task / lines.count * size)
         end = a.k.let("end", minimum(begin + size, lines.extent))
@@ -440,7 +281,7 @@ def _nothing(function: Function) -> Function:
 def _assembly(
     item: WorkItem,
     profile: TargetProfile,
-    lines: _Lines,
+    lines: ScanLines,
     threads: int,
     what: str,
     *,
@@ -456,7 +297,7 @@ def _assembly(
     )
 
 
-def _step(a: Assembly, lines: _Lines, tasks: int) -> KernelStep:
+def _step(a: Assembly, lines: ScanLines, tasks: int) -> KernelStep:
     threadgroup = (a.threads, 1, 1)
     resources = grid_candidates(a.profile, tasks, threadgroup, LaunchResourceClass.SCAN)
     dtype = lines.entry.result.dtype

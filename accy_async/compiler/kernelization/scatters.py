@@ -127,13 +127,8 @@ class _Writer:
         a, lines, threads = self.a, self.lines, self.schedule.threads
         groups = ceil_div(lines.count, threads)
         tasks = groups * self.schedule.segments
-        if is_cpu(a.profile) and tasks <= a.profile.capabilities.max_grid[0]:
-            self._task(a.block, groups)
-            return
-        grid = a.wide(a.k.grid_x)
-        rounds = (a.number(tasks - 1) + grid - a.block) / grid
-        with a.k.count("round", a.number(0), rounds) as number, a.places.scope():
-            self._task(a.k.let("task", a.block + number * grid), groups)
+        with a.tasks(tasks) as task:
+            self._task(task, groups)
 
     def _task(self, task: Expression, groups: int) -> None:
         a, lines = self.a, self.lines

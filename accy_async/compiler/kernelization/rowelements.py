@@ -1,0 +1,164 @@
+"""What a kernel over rows does to the elements of a row, however they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from accy_async.compiler import semantic
+from accy_async.compiler.form import ArrayHandle, Expression, VariableHandle, minimum
+from accy_async.compiler.kernelization import operations
+from accy_async.compiler.kernelization.assembly import Assembly
+from accy_async.compiler.kernelization.places import Coordinate, Place
+from accy_async.compiler.kernelization.rowlayout import RowLayout
+from accy_async.compiler.kernelization.rowplan import RowPlan
+from accy_async.compiler.semantic import Operation, Value
+from accy_async.dtypes import DType
+
+__all__ = ["RowElements", "accumulator_of"]
+
+
+class RowElements:
+    """The elements and results of rows in one kernel.
+
+    Args:
+        a: the kernel's assembly.
+        plan: what is computed.
+        layout: how it is laid out.
+        partials: the buffers of parts' results to reduce instead of the operands,
+            one for each reduction of the only stage; ``parts`` of them each row.
+        parts: how many parts each row has in ``partials``.
+    """
+
+    def __init__(
+        self,
+        a: Assembly,
+        plan: RowPlan,
+        layout: RowLayout,
+        *,
+        partials: Sequence[ArrayHandle] = (),
+        parts: int = 1,
+    ) -> None:
+        self.a = a
+        self.plan = plan
+        self.layout = layout
+        self.partials = partials
+        self.extent = parts if partials else plan.extent
+        self._shared: dict[tuple[int, DType], ArrayHandle] = {}
+        self._kept: list[VariableHandle] = []
+        self._accumulators: dict[Operation, VariableHandle] = {}
+
+    def _bounds(self, part: Coordinate) -> tuple[Coordinate, Coordinate]:
+        if self.layout.parts == 1:
+            return 0, self.extent
+        a, size = self.a, self.layout.part_extent(self.extent)
+        begin = a.k.let("begin", a.places.number(part) * size)
+        begin = a.k.let(None, minimum(begin, self.extent))
+        return begin, a.k.let("end", minimum(begin + size, self.extent))
+
+    def _clear(self, stage: tuple[Operation, ...]) -> None:
+        for entry in stage:
+            start = operations.identity(_kind(entry), accumulator_of(entry))
+            self._accumulators[entry].set(start)
+
+    def _gather(
+        self, stage: tuple[Operation, ...], row: Expression, at: list[Expression]
+    ) -> None:
+        """Combine some elements of the row into the thread's results so far."""
+        a = self.a
+        taken = [
+            [self._element(slot, entry, row, e) for slot, entry in enumerate(stage)]
+            for e in at
+        ]
+        for slot, entry in enumerate(stage):
+            variable = self._accumulators[entry]
+            total = variable.value
+            for elements in taken:
+                total = a.k.let(
+                    None, operations.combine(_kind(entry), total, elements[slot])
+                )
+            variable.set(total)
+
+    def _element(
+        self, slot: int, entry: Operation, row: Expression, at: Expression
+    ) -> Expression:
+        a = self.a
+        if self.partials:
+            return self.partials[slot][at * self.plan.rows + row]
+        value = a.elements.value(entry.operands[0], self._full_place(row, at))
+        return operations.convert(value, accumulator_of(entry))
+
+    def _store_rows(self, row: Expression) -> None:
+        a = self.a
+        place = self._row_place(row)
+        for index in self.plan.row_results:
+            value = a.function.results[index]
+            at = a.places.reshaped(place, value.shape)
+            a.results[index][row] = a.elements.value(value, at)
+
+    def _store_full(self, row: Expression, at: list[Expression]) -> None:
+        a = self.a
+        places = [self._full_place(row, e) for e in at]
+        computed = [
+            [a.elements.value(a.function.results[i], p) for i in self.plan.full_results]
+            for p in places
+        ]
+        for place, values in zip(places, computed, strict=True):
+            where = a.places.number(a.places.linear(place))
+            for index, value in zip(self.plan.full_results, values, strict=True):
+                a.results[index][where] = value
+
+    def _row_place(self, row: Expression) -> Place:
+        a, shape = self.a, self.plan.row_shape
+        known = a.places.known.get((row, "row"))
+        if known is None:
+            known = a.places.coordinate(shape, a.places.unravel(row, shape), row)
+            a.places.known[row, "row"] = known
+        assert isinstance(known, Place)
+        return known
+
+    def _full_place(self, row: Expression, at: Expression) -> Place:
+        a, plan = self.a, self.plan
+        rest = tuple(plan.shape[axis] for axis in plan.axes)
+        coordinates: list[Coordinate] = [0] * len(plan.shape)
+        outer = a.places.coordinates(self._row_place(row))
+        for axis, given in zip(plan.kept, outer, strict=True):
+            coordinates[axis] = given
+        inner = a.places.unravel(at, rest)
+        for axis, given in zip(plan.axes, inner, strict=True):
+            coordinates[axis] = given
+        linear: Coordinate | None = None
+        if plan.axes == tuple(range(len(plan.kept), len(plan.shape))):
+            linear = a.k.let(None, row * plan.extent + at)
+        elif plan.axes == tuple(range(len(plan.axes))):
+            linear = a.k.let(None, at * plan.rows + row)
+        return a.places.coordinate(plan.shape, coordinates, linear)
+
+    def _bind(self, value: Value, known: Expression) -> None:
+        self.a.elements.bound[value] = lambda _: known
+
+    def _scratch(self, slot: int, dtype: DType) -> ArrayHandle:
+        if (slot, dtype) not in self._shared:
+            self._shared[slot, dtype] = self.a.k.shared(
+                f"shared{len(self._shared)}", dtype, self.layout.threads
+            )
+        return self._shared[slot, dtype]
+
+    def _pair(
+        self, stage: tuple[Operation, ...], arrays: list[ArrayHandle], half: int
+    ) -> None:
+        """Add to a thread's results those ``half`` threads on."""
+        a = self.a
+        for entry, array in zip(stage, arrays, strict=True):
+            left, right = array[a.k.thread], array[a.k.thread + half]
+            array[a.k.thread] = operations.combine(_kind(entry), left, right)
+
+
+def _kind(entry: Operation) -> str:
+    assert isinstance(entry.op, semantic.Reduce)
+    return entry.op.kind.value
+
+
+def accumulator_of(entry: Operation) -> DType:
+    """The dtype that a reduction is kept in."""
+    assert isinstance(entry.op, semantic.Reduce)
+    return entry.op.accumulate

@@ -1,0 +1,156 @@
+"""What the kernels of a scan do to a line: places, tiles, and the steps of a tile.
+
+Source: W. D. Hillis and G. L. Steele, "Data parallel algorithms", CACM 29(12), 1986.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from accy_async.compiler import semantic
+from accy_async.compiler.form import ArrayHandle, Expression, constant, maximum, select
+from accy_async.compiler.kernelization import operations
+from accy_async.compiler.kernelization.assembly import Assembly, ceil_div
+from accy_async.compiler.kernelization.places import Coordinate, Place
+from accy_async.compiler.semantic import Operation
+from accy_async.dtypes import DType
+
+__all__ = ["ScanCode", "ScanLines"]
+
+
+@attrs.frozen
+class ScanLines:
+    """The lines of a scan: ``outer * inner`` of ``extent`` elements."""
+
+    entry: Operation
+    op: semantic.Scan
+    outer: int
+    extent: int
+    inner: int
+
+    @property
+    def count(self) -> int:
+        """How many lines there are."""
+        return self.outer * self.inner
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the operand and the result."""
+        return self.entry.result.shape
+
+
+class ScanCode:
+    """What the kernels of a scan share: places, and the steps of a tile."""
+
+    def __init__(self, a: Assembly, lines: ScanLines, threads: int) -> None:
+        self.a, self.lines, self.threads = a, lines, threads
+        self.dtype = lines.op.accumulate
+        self.kind = lines.op.kind.value
+        self._tiles: list[ArrayHandle] = []
+
+    @property
+    def start(self) -> Expression:
+        """What a scan begins with."""
+        return operations.identity(self.kind, self.dtype)
+
+    def combine(self, left: Expression, right: Expression) -> Expression:
+        """Two neighbouring stretches of a line as one."""
+        return operations.combine(self.kind, left, right)
+
+    def place(self, line: Expression, at: Expression) -> Place:
+        """The ``at``-th element of a line, counted as the scan goes."""
+        a, lines = self.a, self.lines
+        if lines.op.reverse:
+            at = a.number(lines.extent - 1) - at
+        row: Coordinate = line
+        column: Coordinate = 0
+        if lines.inner > 1:
+            row, column = line / lines.inner, line % lines.inner
+        linear = (a.places.number(row) * lines.extent + at) * lines.inner
+        return a.places.at(lines.shape, a.k.let(None, linear + a.places.number(column)))
+
+    def element(self, place: Place) -> Expression:
+        """The operand's element, in the dtype of the sums."""
+        value = self.a.elements.value(self.lines.entry.operands[0], place)
+        return operations.convert(value, self.dtype)
+
+    def store(self, out: ArrayHandle, place: Place, value: Expression) -> None:
+        """Write an element of the result, or of sums that are yet to be finished."""
+        at = self.a.places.number(self.a.places.linear(place))
+        out[at] = operations.convert(value, out.dtype)
+
+    def alone(self) -> None:
+        """A thread goes along a line."""
+        a, lines = self.a, self.lines
+        total = a.k.thread_variable("total", self.dtype)
+        with self.a.tasks(ceil_div(lines.count, self.threads)) as task:
+            first = a.k.let("first", task * self.threads)
+            left = a.k.let("left", a.left(a.number(lines.count), first))
+            with a.k.region(limit=left):
+                total.set(self.start)
+            with a.loop("at", a.number(0), a.number(lines.extent), limit=left) as at:
+                place = self.place(first + a.thread, at)
+                before = a.k.let(None, total.value)
+                after = a.k.let(None, self.combine(before, self.element(place)))
+                total.set(after)
+                exclusive = lines.op.exclusive
+                self.store(a.results[0], place, before if exclusive else after)
+
+    def together(
+        self,
+        line: Expression,
+        begin: Expression,
+        end: Expression,
+        out: ArrayHandle,
+        *,
+        carry: Expression,
+    ) -> Expression:
+        """A block scans a stretch of a line onto ``carry``; the total after it."""
+        a, threads = self.a, self.threads
+        total = a.k.variable(a.fresh("total"), carry)
+        with a.k.count(a.fresh("base"), begin, end, threads) as base:
+            left = a.k.let(None, a.left(end, base))
+            source = self._tile(0)
+            with a.k.region():
+                source[a.k.thread] = self.start
+            with a.k.region(limit=left), a.places.scope():
+                place = self.place(line, base + a.thread)
+                source[a.k.thread] = self.element(place)
+            scanned = self.steps(source)
+            with a.k.region(limit=left), a.places.scope():
+                place = self.place(line, base + a.thread)
+                self.store(out, place, self._shown(scanned, total.value))
+            last = scanned[constant(DType.U32, threads - 1)]
+            total.set(self.combine(total.value, last))
+        return total.value
+
+    def _shown(self, scanned: ArrayHandle, before: Expression) -> Expression:
+        """A thread's result: with its own element, or with those before it only."""
+        a = self.a
+        if not self.lines.op.exclusive:
+            return self.combine(before, scanned[a.k.thread])
+        nearest = maximum(a.k.thread, 1) - 1
+        others = self.combine(before, scanned[nearest])
+        return select(a.k.thread.equals(0), before, others)
+
+    def steps(self, source: ArrayHandle) -> ArrayHandle:
+        """Hillis and Steele's steps over a tile; the array that holds the result."""
+        a = self.a
+        target = self._tile(1)
+        distance = 1
+        while distance < self.threads:
+            with a.k.region():
+                nearest = maximum(a.k.thread, distance) - distance
+                own = source[a.k.thread]
+                both = self.combine(source[nearest], own)
+                target[a.k.thread] = select(a.k.thread >= distance, both, own)
+            source, target = target, source
+            distance *= 2
+        return source
+
+    def _tile(self, index: int) -> ArrayHandle:
+        while len(self._tiles) <= index:
+            self._tiles.append(
+                self.a.k.shared(f"tile{len(self._tiles)}", self.dtype, self.threads)
+            )
+        return self._tiles[index]
