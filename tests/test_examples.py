@@ -24,6 +24,14 @@ def _with_gpu(words: str, *libraries: str) -> list[str]:
 
 SAYS = {
     "cancel_safely": ["given up: True", "nothing is left of it: True"],
+    "fragment_hello": ["twice on the device: right", "compiled for (64, 1000)"],
+    "fragment_kmeans": ["[250, 250, 250, 250] points, centres off by 0.07 at most"],
+    "fragment_pagerank": ["all sum up to 1.000000", "off by less than 1e-12: True"],
+    "fragment_training": [
+        "first loss as numpy's: True",
+        "loss 1.70 -> 0.16, 95% right",
+    ],
+    "fragment_transformer": ["right: "],
     "from_cupy": _with_gpu("2 x + 3 x is 5 x", "cupy"),
     "from_numba": _with_gpu("5 x is 5 x", "numba"),
     "from_triton": _with_gpu("128 threads a block: right", "torch", "triton"),

@@ -16,7 +16,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["pipeline", "graph"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=["pipeline", "fragment", "graph"])
 def test_program_of_the_readme_runs(program: str) -> None:
     """As it stands, in a new process, printing nothing."""
     result = subprocess.run(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from accy_async.artifact.planned import PlannedSlot
     from accy_async.backends.base import Backend
 
-__all__ = ["array_type", "take_array"]
+__all__ = ["HostArray", "array_type", "host_dtype", "take_array"]
 
 HostArray = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
@@ -62,6 +62,11 @@ def _dtype(value: object, dtype: object) -> DType:
     return known
 
 
+def host_dtype(dtype: DType) -> np.dtype[np.generic]:
+    """What numpy calls an element; bf16, which it has no name for, is uint16."""
+    return np.dtype("uint16") if dtype is DType.BF16 else dtype.numpy
+
+
 def take_array(
     backend: Backend, value: object, slot: PlannedSlot, name: str
 ) -> DeviceArray | HostArray:
@@ -86,6 +91,8 @@ def take_array(
         if is_foreign(value) and not _is_of_host(backend, value, name):
             array = adopt_array(backend, value, what=name)
             return take_array(backend, array, slot, name)
+        if isinstance(value, (tuple, list, dict)):
+            raise LaunchArgumentMismatch(f"{name}: {value!r}, expected an array")
         value = np.from_dlpack(value) if is_foreign(value) else np.asarray(value)  # type: ignore[arg-type]
     return _take_host(value, slot, name)
 
@@ -98,9 +105,9 @@ def _is_of_host(backend: Backend, value: object, name: str) -> bool:
 
 
 def _take_host(value: HostArray, slot: PlannedSlot, name: str) -> HostArray:
-    # numpy has no name for bf16, which travels as uint16 or as ml_dtypes' bfloat16.
+    # bf16 travels as uint16, or as the bfloat16 of ml_dtypes.
     is_bf16 = slot.dtype is DType.BF16
-    wanted = np.dtype("uint16") if is_bf16 else slot.dtype.numpy
+    wanted = host_dtype(slot.dtype)
     is_fitting = value.dtype == wanted or (is_bf16 and value.dtype.name == "bfloat16")
     if not is_fitting or value.shape != slot.shape:
         raise _mismatch(name, f"{value.dtype}{list(value.shape)}", slot)

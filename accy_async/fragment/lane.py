@@ -3,7 +3,8 @@
 A lane has the fragment's graph prepared for the buffers of its last invocation. An
 invocation that brings others has only the launches packed again that use them. Host
 arrays pass through buffers of the lane's own, which stay: calls with host arrays find
-everything as they left it. A graph of several kernels that finds most of it so is
+everything as they left it. (Where the device is the host, those are arrays as well, and
+no stream has to copy anything.) A graph of several kernels that finds most of it so is
 lowered to a graph of the device, and then launched as one.
 """
 
@@ -19,7 +20,7 @@ from accy_async.backends.adopting import adopt_array
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.completion import run_abandonable
-from accy_async.dtypes import DType
+from accy_async.fragment.arguments import host_dtype
 from accy_async.fragment.memory import Buffers
 from accy_async.fragment.signature import ArgumentSlot, ResultKind, ResultSlot
 from accy_async.fragment.submission import in_order, submit_prepared
@@ -94,6 +95,7 @@ class Lane:
         self._order = in_order(graph) if graph.nodes else ()
         self._own = Buffers(backend, "a fragment's lane")
         self._bound: dict[str, BufferHandle] = dict(constants.items())
+        self._staging: dict[str, tuple[HostArray, DeviceArray]] = {}
         self._prepared: PreparedGraph | None = None
         self._calm = 0
         place = backend.exchange_device
@@ -142,12 +144,28 @@ class Lane:
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared.lowered is not None:
             handles += prepared.lowered.handles()
+        handles += [adopted.handle for _, adopted in self._staging.values()]
+        self._staging.clear()
         handles += self._own.detach()
         return handles
 
     def own(self, slot: ArgumentSlot | ResultSlot) -> BufferHandle:
         """The lane's own buffer for a slot."""
         return self._own.allocate(slot.name, slot.slot.byte_size)
+
+    def staging(
+        self, slot: ArgumentSlot | ResultSlot
+    ) -> tuple[HostArray, DeviceArray] | None:
+        """The same as an array of the host, where the device is the host."""
+        if not self._is_host:
+            return None
+        found = self._staging.get(slot.name)
+        if found is None:
+            planned = slot.slot
+            array = np.zeros(planned.shape, host_dtype(planned.dtype))
+            adopted = adopt_array(self._backend, array, dtype=planned.dtype)
+            found = self._staging[slot.name] = array, adopted
+        return found
 
     def source(self, slot: ResultSlot) -> BufferHandle:
         """What holds a slot's value in this invocation."""
@@ -236,6 +254,7 @@ class _Call:
         self._uploads: list[tuple[BufferHandle, object]] = []
         self._downloads: list[tuple[BufferHandle, HostArray]] = []
         self._results: list[tuple[ResultSlot, DeviceArray | HostArray]] = []
+        self._staged: list[tuple[HostArray, HostArray]] = []
         self._adopted: list[DeviceArray] = []
 
     def take(self, slot: ArgumentSlot, given: DeviceArray | HostArray) -> None:
@@ -250,6 +269,12 @@ class _Call:
         ):
             self.wanted[slot.name] = self._adopt(given, slot, is_read_only=True)
             return
+        if not isinstance(given, DeviceArray):
+            staging = self._lane.staging(slot)
+            if staging is not None:
+                np.copyto(staging[0], given)  # nothing else uses the lane now
+                self.wanted[slot.name] = staging[1].handle
+                return
         own = self.wanted[slot.name] = self._lane.own(slot)
         if isinstance(given, DeviceArray):
             self._copies.append((given.handle, own))
@@ -261,15 +286,20 @@ class _Call:
         slot = result.slot
         is_written = result.kind is ResultKind.WRITTEN
         if to_host:
-            array = np.empty(slot.shape, _numpy(slot.dtype))
+            array = np.empty(slot.shape, host_dtype(slot.dtype))
             if is_written and self._lane.is_used_in_place(array.nbytes):
                 self.wanted[result.name] = self._adopt(array, result)
                 return array
-            if is_written:
+            if not is_written:
+                self._results.append((result, array))
+                return array
+            staging = self._lane.staging(result)
+            if staging is not None:
+                self.wanted[result.name] = staging[1].handle
+                self._staged.append((staging[0], array))
+            else:
                 own = self.wanted[result.name] = self._lane.own(result)
                 self._downloads.append((own, array))
-                return array
-            self._results.append((result, array))
             return array
         made = DeviceArray.allocate(self._backend, slot.shape, slot.dtype)
         if is_written:
@@ -299,7 +329,9 @@ class _Call:
             self._copy_result(result, made)
 
     def finish(self) -> None:
-        """Let go of what was adopted for this invocation."""
+        """Give out what was staged, and let go of what was adopted."""
+        for source, target in self._staged:
+            np.copyto(target, source)
         for array in self._adopted:
             array.free()
 
@@ -337,8 +369,3 @@ class _Call:
         )
         self._adopted.append(adopted)
         return adopted.handle
-
-
-def _numpy(dtype: DType) -> np.dtype[np.generic]:
-    """The host's dtype; bf16, which numpy has no name for, as uint16."""
-    return np.dtype("uint16") if dtype is DType.BF16 else dtype.numpy

@@ -13,7 +13,6 @@ from accy_async.artifact.entry import ElementCountArgument
 from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.hostmemory import host_bytes
 from accy_async.backends.launch import LaunchRequest
-from accy_async.dtypes import DType
 from accy_async.errors import (
     InvalidArtifact,
     InvalidBuffer,
@@ -21,6 +20,7 @@ from accy_async.errors import (
     ReadBufferDestinationTooSmall,
     SessionClosed,
 )
+from accy_async.fragment.arguments import host_dtype
 from accy_async.fragment.bindings import (
     InvocationBindings,
     allocate_bindings,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import BufferBinding, Handle
     from accy_async.backends.loading import LoadedKernel
+    from accy_async.compiler.tracing import TracedProgram
     from accy_async.dtypes import ScalarArgument
     from accy_async.fragment.arguments import HostArray
     from accy_async.fragment.compiled import CompiledFragment
@@ -101,6 +102,9 @@ class LoadedFragment(FragmentCatalogue):
             observer,
             check_open,
         )
+        # Arguments of a program of plain arrays need no taking apart.
+        program = compiled.program
+        self._is_flat = program is not None and _takes_arrays_alone(program)
         self._check_open = check_open
         self._is_closed = False
 
@@ -196,7 +200,9 @@ class LoadedFragment(FragmentCatalogue):
                 )
             results = await self._invoker.invoke(args)
             return results[0] if len(results) == 1 else tuple(results)
-        results = await self._invoker.invoke(program.flatten(*args, **kwargs))
+        is_plain = self._is_flat and not kwargs and len(args) == len(program.statics)
+        arrays = args if is_plain else program.flatten(*args, **kwargs)
+        results = await self._invoker.invoke(arrays)
         return program.unflatten(results)
 
     async def invoke(
@@ -382,7 +388,7 @@ class LoadedFragment(FragmentCatalogue):
             raise InvalidArtifact(
                 f"{self.name!r}: result {index}, it has {self.output_count}"
             )
-        dtype = np.dtype("uint16") if slot.dtype is DType.BF16 else slot.dtype.numpy
+        dtype = host_dtype(slot.dtype)
         target = np.empty(slot.shape, dtype) if out is None else out
         memory = host_bytes(target, writable=True)
         if memory.byte_size != slot.byte_size:
@@ -510,3 +516,13 @@ class LoadedFragment(FragmentCatalogue):
             self._check_open(call)
         if self._is_closed:
             raise SessionClosed(f"{call}: fragment {self.name!r} was closed")
+
+
+def _takes_arrays_alone(program: TracedProgram) -> bool:
+    """True where every argument is an array by its place."""
+    positional, keyword = program.arguments.children
+    return (
+        not keyword.children
+        and all(child.kind == "leaf" for child in positional.children)
+        and all(static is None for static in program.statics)
+    )
