@@ -20,6 +20,7 @@ from accy_async.session.fragments import SessionFragments
 from accy_async.session.launches import SessionLaunches
 from accy_async.session.sharing import SessionSharing
 from accy_async.session.streams import SessionStreams
+from accy_async.session.tuning import SessionTuning
 
 __all__ = ["Session"]
 
@@ -33,6 +34,7 @@ class Session(
     SessionCompiler,
     SessionFragments,
     SessionLaunches,
+    SessionTuning,
 ):
     """A device and what was made on it; `open_session` makes one.
 

@@ -12,6 +12,7 @@ import pytest
 from accy_async.backends import LaunchRequest
 from accy_async.errors import (
     DeviceError,
+    DeviceLost,
     InvalidType,
     InvalidValue,
     LaunchArgumentMismatch,
@@ -240,6 +241,20 @@ async def test_one_that_takes_the_device_with_it_stops_tuning(is_silent: bool) -
         assert outcome.candidate("c2").status is CandidateStatus.NOT_TRIED
     assert not outcome.is_storable
     assert device.left() == {} or not device.is_healthy
+
+
+async def test_one_that_takes_the_device_with_it_by_and_by_is_named_too() -> None:
+    """Its sample only times out; that the device is gone shows afterwards."""
+    device = ScriptedDevice(noisy([1e5, 1e5, 1e5]))
+    hold_at(device, 1)
+    device.fail("create_stream", 2, DeviceLost("the device is lost: it hung"))
+    options = attrs.evolve(QUICK, time_limit_s=0.05)
+    with pytest.raises(TuningStopped, match="'c1'") as caught:
+        await measure(device, candidates(device, 3), options)
+    assert caught.value.candidate == "c1"
+    assert caught.value.not_tried == ("c2",)
+    device.release_all()
+    assert device.left() == {}
 
 
 async def test_one_that_never_ends_is_given_up_and_the_others_go_on() -> None:

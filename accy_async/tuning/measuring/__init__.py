@@ -12,7 +12,8 @@ from accy_async.tuning.measuring.candidate import (
     ResultCheck,
     TimeSource,
 )
-from accy_async.tuning.measuring.measuring import Measuring, Pace
+from accy_async.tuning.measuring.core import Pace
+from accy_async.tuning.measuring.measuring import Measuring
 from accy_async.tuning.measuring.opening import measure, open_measurement
 
 __all__ = [

@@ -13,7 +13,8 @@ from accy_async.tuning.measuring.candidate import (
     MeasureOptions,
     MeasureOutcome,
 )
-from accy_async.tuning.measuring.measuring import Measuring, Pace
+from accy_async.tuning.measuring.core import Pace
+from accy_async.tuning.measuring.measuring import Measuring
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend

@@ -18,7 +18,7 @@ A candidate that cannot be measured is `reject`ed, and takes no further part.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -142,6 +142,18 @@ class Race:
             InvalidValue: the baseline is missing, a time is none, or it is of no
                 candidate.
         """
+        for _ in self.tell_in_steps(samples):
+            pass
+
+    def tell_in_steps(self, samples: Mapping[int, float]) -> Iterator[None]:
+        """`tell`, for who has something else to do: yields between computations.
+
+        To be taken to its end before anything else is asked of the race; where it is
+        not, only who would have left the race may be in it for some rounds more.
+
+        Raises:
+            InvalidValue: as `tell`, before the first step.
+        """
         row = np.full(self.count, np.nan)
         for number, value in samples.items():
             if not 0 <= number < self.count:
@@ -159,7 +171,7 @@ class Race:
             return
         self._rounds.append(row)
         if self.rules.is_look(len(self._rounds)):
-            self._look()
+            yield from self._look()
 
     def verdict(self) -> RaceVerdict:
         """What is known now; final when the race is over."""
@@ -209,7 +221,7 @@ class Race:
     def _logarithms(self) -> Floats:
         return np.array(self._rounds).reshape(len(self._rounds), self.count)
 
-    def _look(self) -> None:
+    def _look(self) -> Iterator[None]:
         leader = self._leader()
         is_settled = True
         for reference in dict.fromkeys((leader, self.baseline)):
@@ -220,6 +232,7 @@ class Race:
                     self._in.discard(number)
                 elif standing is Standing.UNDECIDED:
                     is_settled = False
+                yield
         if is_settled or len(self._rounds) >= self.rules.max_rounds:
             self._finish()
 
@@ -267,12 +280,11 @@ class Race:
 
     def _against(
         self, reference: int, others: Sequence[int]
-    ) -> list[tuple[int, tuple[Interval, int]]]:
+    ) -> Iterator[tuple[int, tuple[Interval, int]]]:
         """The intervals of some against one, each over the rounds that both are in."""
         logarithms = self._logarithms()
         # Every candidate may be called different by chance.
         confidence = 1.0 - (1.0 - self.rules.confidence) / max(1, self.count - 1)
-        found = []
         for number in others:
             row = logarithms[:, number] - logarithms[:, reference]
             row = row[~np.isnan(row)]
@@ -282,8 +294,7 @@ class Race:
                 resamples=self.rules.resamples,
                 generator=np.random.default_rng((self.rules.seed, number, len(row))),
             )
-            found.append((number, (interval, len(row))))
-        return found
+            yield number, (interval, len(row))
 
     def _standing(self, interval: Interval, rounds: int) -> Standing:
         tolerance = math.log1p(self.rules.tolerance)

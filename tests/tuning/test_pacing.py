@@ -1,0 +1,179 @@
+"""Tuning beside real work: it lets that go first, and stays within its share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from accy_async import open_session
+from accy_async.artifact.store import ArtifactStore
+from accy_async.backends import BufferBinding
+from accy_async.dtypes import DType
+from accy_async.errors import InvalidType, InvalidValue, SessionClosed
+from accy_async.graph import LaunchGraphBuilder
+from accy_async.tuning import MeasureOptions, RaceRules, TuningStore
+from accy_async.tuning.pacing import SharedPace
+from tests.tuning.devices import ScriptedDevice, candidates, noisy
+from tests.tuning.samples import kernel
+
+pytestmark = pytest.mark.anyio
+
+QUICK = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=48, repeats=0))
+
+
+async def test_samples_take_their_share_of_the_time() -> None:
+    """10 samples of 10 ms each, a quarter of the time: at least 300 ms of rest."""
+    pace = SharedPace(0.25, lambda: False)
+    begun = anyio.current_time()
+    for _ in range(10):
+        await pace(10e6)
+    assert anyio.current_time() - begun >= 0.3
+    assert pace.waited_s >= 0.3
+    assert pace.samples_beside_work == 0
+
+
+async def test_real_work_goes_first_but_not_for_ever() -> None:
+    busy = iter([True, True, True, False, False])
+    pace = SharedPace(1.0, lambda: next(busy))
+    await pace(0.0)
+    assert pace.samples_beside_work == 0
+    always = SharedPace(1.0, lambda: True, most_wait_s=0.01)
+    await always(0.0)
+    assert always.samples_beside_work == 1
+
+
+async def test_waiting_for_real_work_may_be_cancelled() -> None:
+    pace = SharedPace(1.0, lambda: True, most_wait_s=60.0)
+    with anyio.move_on_after(0.02) as scope:
+        await pace(0.0)
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
+def test_shares_that_are_none_are_refused(share: float) -> None:
+    with pytest.raises(InvalidValue, match="share"):
+        SharedPace(share, lambda: False)
+    with pytest.raises(InvalidType, match="share"):
+        SharedPace("all", lambda: False)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="most_wait_s"):
+        SharedPace(1.0, lambda: False, most_wait_s=-1.0)
+
+
+# In a session
+
+
+def planned(device: ScriptedDevice) -> tuple[object, ...]:
+    """A kernel of three candidates, loaded, and buffers for it."""
+    of = kernel()
+    loaded = device.load_artifact(of.artifact)
+    buffers = tuple(
+        BufferBinding(handle=device.allocate_buffer(32), access=argument.access)
+        for argument in of.arguments
+    )
+    return of, loaded, buffers
+
+
+def by_threads(times: dict[int, float]) -> Callable[[object], float]:
+    return lambda request: times[request.geometry.threadgroup[0]]  # type: ignore[attr-defined]
+
+
+async def test_a_session_tunes_and_the_next_one_knows(tmp_path: Path) -> None:
+    store = TuningStore(ArtifactStore(tmp_path))
+    device = ScriptedDevice(by_threads({32: 5e5, 64: 3e5, 128: 4e5}))
+    of, loaded, buffers = planned(device)
+    async with open_session(device) as session:
+        async with session.tuning(share=1.0, store=store) as tuner:
+            assert tuner.cache.selection(of) is None  # type: ignore[arg-type]
+            outcome = await tuner.tune_launch(of, loaded, buffers, options=QUICK)  # type: ignore[arg-type]
+            assert outcome.measured is not None
+            assert outcome.measured.is_storable
+        async with session.tuning(store=store) as tuner:
+            found = tuner.cache.selection(of)  # type: ignore[arg-type]
+            assert found is not None
+            assert found.candidate_index == 1
+        assert len(store.load("launch_tuning")) == 1
+        assert session.live_objects() == dict.fromkeys(session.live_objects(), 0)
+
+
+async def test_samples_are_taken_between_runs() -> None:
+    """While the session's runs are in flight no sample is submitted."""
+    device = ScriptedDevice(noisy([1e4, 0.9e4]))
+    builder = LaunchGraphBuilder()
+    source, target = (
+        builder.buffer(name, DType.F32, 16) for name in ("source", "target")
+    )
+    builder.copy(source, target)
+    plan = builder.build()
+    async with open_session(device) as session:
+        async with session.tuning(share=1.0, most_wait_s=30.0) as tuner:
+            device.hold_all()
+            run = session.start(
+                plan, {"source": device.source, "target": device.target}
+            )
+            async with anyio.create_task_group() as tasks:
+
+                async def tune() -> None:
+                    outcome = await tuner.measure(candidates(device, 2), QUICK)
+                    assert outcome.winner == "c1"
+
+                await anyio.sleep(0.01)  # the copy is in flight
+                launches = device.launch_count
+                tasks.start_soon(tune)
+                await anyio.sleep(0.02)
+                # The checks are not samples, and their stream is held too.
+                assert device.launch_count - launches <= 1
+                device.release_all()
+                await run
+        assert tuner.pace.samples_beside_work == 0
+
+
+async def test_an_exclusive_tuner_tells_when_it_was_not_alone() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.9e5]))
+    async with (
+        open_session(device) as session,
+        session.tuning(exclusive=True) as tuner,
+    ):
+        outcome = await tuner.measure(candidates(device, 2), QUICK)
+        assert outcome.is_storable
+        tuner.pace._is_busy = lambda: True
+        outcome = await tuner.measure(candidates(device, 2), QUICK)
+    assert outcome.winner == "c1"
+    assert not outcome.is_storable
+    assert outcome.why_not.startswith("not alone: ")
+
+
+async def test_after_the_session_nothing_is_tuned() -> None:
+    device = ScriptedDevice(noisy([1e5, 0.9e5]))
+    async with open_session(device) as session, session.tuning() as tuner:
+        pass
+    with pytest.raises(SessionClosed):
+        await tuner.measure(candidates(device, 2), QUICK)
+    with pytest.raises(SessionClosed):
+        async with session.tuning():
+            pass
+
+
+async def test_a_cancelled_tuner_keeps_nothing(tmp_path: Path) -> None:
+    store = TuningStore(ArtifactStore(tmp_path))
+    device = ScriptedDevice(by_threads({32: 5e5, 64: 3e5, 128: 4e5}))
+    of, loaded, buffers = planned(device)
+    async with open_session(device) as session:
+        with anyio.CancelScope() as scope:
+            async with session.tuning(share=1.0, store=store) as tuner:
+                launches = 0
+
+                def on_call(call: object) -> None:
+                    nonlocal launches
+                    launches += str(call).startswith("launch")
+                    if launches == 12:
+                        scope.cancel()
+
+                device.on_call = on_call
+                await tuner.tune_launch(of, loaded, buffers, options=QUICK)  # type: ignore[arg-type]
+        device.on_call = None
+        assert scope.cancelled_caught
+        assert len(tuner.cache) == 0
+    assert store.load("launch_tuning") == ()
