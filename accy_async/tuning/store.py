@@ -107,6 +107,14 @@ class TuningStore:
             for record, artifact in zip(given, artifacts, strict=True)
         )
 
+    def forget(self, kind: str, record: KeptRecord) -> bool:
+        """Remove a record, as of a winner that failed to launch; True if it was there.
+
+        Raises:
+            InvalidValue: there is no such kind.
+        """
+        return self.files.remove(_schema(_codec(kind)), _file_key(record))
+
     def counts(self) -> dict[str, int]:
         """How many records there are, by kind; kinds that have none are left out."""
         found = {kind: len(self._best(kind)) for kind in CODECS}

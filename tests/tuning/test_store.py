@@ -114,6 +114,13 @@ def test_what_cannot_be_read_is_refused_and_changes_nothing(
     assert len(files(store)) == 1
 
 
+def test_a_winner_that_fails_is_forgotten_on_disk_too(store: TuningStore) -> None:
+    store.keep(KIND, [numbered(1), numbered(2)])
+    assert store.forget(KIND, numbered(1))
+    assert not store.forget(KIND, numbered(1))
+    assert store.load(KIND) == (numbered(2),)
+
+
 def test_clearing_removes_one_kind_or_all(store: TuningStore) -> None:
     store.keep(KIND, [numbered(1), numbered(2)])
     store.keep("family_tuning", [FAMILY_RECORD])
