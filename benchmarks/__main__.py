@@ -19,7 +19,8 @@ a NAME all are run, which takes a minute or two.
 
 {chr(10).join(f"  {name}" for name in NAMES)}
 
-Those that need an NVIDIA GPU are apart: python -m benchmarks.gpu.
+Those that need an NVIDIA GPU are apart: python -m benchmarks.gpu; the one that needs
+two is python -m benchmarks.multigpu.
 What each measures is in the first lines of benchmarks/NAME.py, and in
 docs/performance.md. Some need the extra "bench": pip install -e '.[bench]'."""
 

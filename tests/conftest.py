@@ -93,7 +93,22 @@ def vulkan_missing() -> str | None:
         loader.vkDestroyInstance(instance, None)
 
 
-DEVICES: dict[str, Probe] = {"gpu": cuda_missing, "vulkan": vulkan_missing}
+def second_gpu_missing() -> str | None:
+    """Why there are no two GPUs here; None where there are."""
+    if (reason := cuda_missing()) is not None:
+        return reason
+    driver = _load("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    count = ctypes.c_int(0)
+    assert driver is not None
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return None if count.value > 1 else "there is one GPU alone"
+
+
+DEVICES: dict[str, Probe] = {
+    "gpu": cuda_missing,
+    "multigpu": second_gpu_missing,
+    "vulkan": vulkan_missing,
+}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,7 +29,7 @@ starts things one by one, with `Replay.until_blocked` between them.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -82,7 +82,8 @@ class Replay:
     """Decides what happens next on a recording backend, by a seed.
 
     Args:
-        backend: the backend; the replay holds all of its streams.
+        backend: the backend, or several of them that work together; the replay holds
+            all of their streams.
         seed: what the decisions are drawn from.
         failures: how often a launch fails on the device, as a weight beside the
             1.0 of every stream that can complete an operation.
@@ -92,10 +93,12 @@ class Replay:
         burst: how many operations of a stream complete at once at most.
 
     Attributes:
-        backend: the backend.
+        backend: the backend; the first of several.
+        backends: all of them.
         log: what happened, in order, e.g. ``step 3 x1``, ``return load``,
             ``raise load``, ``cancel run``; ``fail`` and ``lose`` are for the
-            launch submitted next.
+            launch submitted next. Of several backends each line names the one, as
+            in ``step 3 of cuda:1 x1``.
 
     Raises:
         InvalidValue: a weight below 0 or a burst below 1.
@@ -103,7 +106,7 @@ class Replay:
 
     def __init__(
         self,
-        backend: RecordingBackend,
+        backend: RecordingBackend | Sequence[RecordingBackend],
         seed: int,
         *,
         failures: float = 0.0,
@@ -124,7 +127,10 @@ class Replay:
         if burst < 1:
             raise InvalidValue("Replay.burst", burst, "1 or more")
         self.log: list[str] = []
-        self.backend = backend
+        self.backends: tuple[RecordingBackend, ...] = (
+            tuple(backend) if isinstance(backend, Sequence) else (backend,)
+        )
+        self.backend = self.backends[0]
         self._random = random.Random(seed)
         self._weights = weights
         self._burst = burst
@@ -135,7 +141,8 @@ class Replay:
         self._happened = 0
         self._pauses = 0
         self._resumed = anyio.Event()
-        backend.hold_all()
+        for one in self.backends:
+            one.hold_all()
 
     def call(self, name: str) -> Callable[[], Awaitable[None]]:
         """An async function for a host call, which returns when the replay says.
@@ -248,13 +255,14 @@ class Replay:
         quiet, seen = 0, -1
         while quiet < _QUIET_TURNS:
             await anyio.lowlevel.checkpoint()
-            count = len(self.backend.calls)
+            count = sum([len(one.calls) for one in self.backends])
             quiet = quiet + 1 if count == seen else 0
             seen = count
 
     def _let_go(self) -> None:
         self._is_over = True
-        self.backend.release_all()
+        for one in self.backends:
+            one.release_all()
         for held in self._calls.values():
             held.returned.set()
 
@@ -274,15 +282,21 @@ class Replay:
             return False
         for name, is_sticky in (("failures", False), ("losses", True)):
             if self._weights[name]:
-                options.append((self._weights[name], partial(self._fail, is_sticky)))
+                options += [
+                    (self._weights[name], partial(self._fail, one, is_sticky))
+                    for one in self.backends
+                ]
         weights = [weight for weight, _ in options]
         self._happened += 1
         self._random.choices(options, weights)[0][1]()
         return True
 
     def _steps(self) -> list[_Option]:
-        ready = self.backend.ready_streams()
-        return [(1.0, partial(self._step, stream)) for stream in ready]
+        return [
+            (1.0, partial(self._step, one, stream))
+            for one in self.backends
+            for stream in one.ready_streams()
+        ]
 
     def _returns(self) -> list[_Option]:
         options: list[_Option] = []
@@ -294,14 +308,14 @@ class Replay:
                     options.append((weight, partial(self._raise, name)))
         return options
 
-    def _step(self, stream: StreamHandle | None) -> None:
+    def _step(self, backend: RecordingBackend, stream: StreamHandle | None) -> None:
         wanted = self._random.randint(1, self._burst)
         count = 0
-        while count < wanted and stream in self.backend.ready_streams():
-            self.backend.step(stream)
+        while count < wanted and stream in backend.ready_streams():
+            backend.step(stream)
             count += 1
         name = "default" if stream is None else stream.id
-        self.log.append(f"step {name} x{count}")
+        self.log.append(f"step {name}{self._of(backend)} x{count}")
 
     def _return(self, name: str) -> None:
         self.log.append(f"return {name}")
@@ -317,9 +331,12 @@ class Replay:
         self.log.append(f"cancel {name}")
         self._cancellable.pop(name).cancel()
 
-    def _fail(self, is_sticky: bool) -> None:
-        self.log.append("lose" if is_sticky else "fail")
-        self.backend.fail_execution(1, sticky=is_sticky)
+    def _fail(self, backend: RecordingBackend, is_sticky: bool) -> None:
+        self.log.append(("lose" if is_sticky else "fail") + self._of(backend))
+        backend.fail_execution(1, sticky=is_sticky)
+
+    def _of(self, backend: RecordingBackend) -> str:
+        return f" of {backend.device}" if len(self.backends) > 1 else ""
 
 
 class _HeldCall:

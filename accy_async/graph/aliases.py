@@ -101,10 +101,13 @@ class _Merged:
 def _same_buffers(
     bound: Mapping[str, BufferHandle | np.ndarray],
 ) -> Iterator[tuple[str, str]]:
-    first: dict[int, str] = {}
+    # Each device counts its buffers from 1; one made by hand is of whichever there is.
+    first: dict[tuple[int, object], str] = {}
     for name, memory in bound.items():
         if not isinstance(memory, np.ndarray):
-            known = first.setdefault(memory.id, name)
+            known = first.setdefault((memory.id, memory.origin), name)
+            if memory.origin is not None:
+                known = first.get((memory.id, None), known)
             if known != name:
                 yield known, name
 

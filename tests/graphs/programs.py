@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import anyio.lowlevel
 import attrs
@@ -89,6 +89,7 @@ class Program:
         has_loops: whether it has loops.
         has_while: whether some are while-loops, which read a value back.
         host_call: makes the function that a host call is; None for an own one.
+        devices: the names of those that its buffers are spread over, if any.
 
     Attributes:
         plan: its graph.
@@ -108,6 +109,7 @@ class Program:
         has_while: bool = True,
         is_labelled: bool = True,
         host_call: Callable[[str], Callable[[], object]] | None = None,
+        devices: Sequence[str] = (),
     ) -> None:
         self._random = random.Random(seed)
         self._kernels = kernels
@@ -115,12 +117,17 @@ class Program:
         self._has_loops = has_loops
         self._has_while = has_while
         self._is_labelled = is_labelled and self._random.random() < 0.5
+        self._is_labelled &= not devices  # a label is one device's
+        self.devices = tuple(devices)
+        self._near: dict[tuple[int, int], GraphBuffer] = {}
         self._host_call = host_call
         self._builder = b = LaunchGraphBuilder()
         self._number = 0
         self.scalars: list[ScalarArgument] = []
         self._buffers = [
-            (b.scratch if i % 2 else b.buffer)(f"b{i}", DType.U32, LENGTH)
+            (b.scratch if i % 2 else b.buffer)(
+                f"b{i}", DType.U32, LENGTH, device=self.device_of(i)
+            )
             for i in range(_BUFFERS)
         ]
         self._hosts = [b.host(f"h{i}", DType.U32, LENGTH) for i in range(_HOSTS)]
@@ -137,6 +144,10 @@ class Program:
         steps = [*self._inputs(), *self._block(length, 0), *self._outputs()]
         self._steps: list[Step] = steps
         self.plan: LaunchGraphPlan = b.build()
+
+    def device_of(self, buffer: int) -> str | None:
+        """The name of the device that a buffer is on; None where there is one."""
+        return self.devices[buffer % len(self.devices)] if self.devices else None
 
     def expected(self) -> dict[str, _Array]:
         """What the model leaves in the host slots; before anything has run."""
@@ -263,10 +274,26 @@ class Program:
         options: dict[str, object],
     ) -> None:
         out, *reads = slots
-        uses = [self._buffers[out].write, *(self._buffers[i].read for i in reads)]
+        buffers = [self._buffers[out], *(self._brought(i, out) for i in reads)]
+        uses = [buffers[0].write, *(buffer.read for buffer in buffers[1:])]
         if out in reads:
-            uses = [self._buffers[i].read_write for i in slots]
+            uses = [buffer.read_write for buffer in buffers]
         self._builder.kernel(entry, uses, scalars, **options)  # type: ignore[arg-type]
+
+    def _brought(self, buffer: int, out: int) -> GraphBuffer:
+        """A buffer on the device of a kernel's output; copied there if need be."""
+        here, there = self.device_of(buffer), self.device_of(out)
+        if here == there:
+            return self._buffers[buffer]
+        key = buffer, out % len(self.devices)
+        near = self._near.get(key)
+        if near is None:
+            near = self._near[key] = self._builder.scratch(
+                f"near{len(self._near)}", DType.U32, LENGTH, device=there
+            )
+        self._number += 1
+        self._builder.copy(self._buffers[buffer], near, name=f"n{self._number}")
+        return near
 
     def _call(self) -> Step:
         self._number += 1
@@ -302,6 +329,9 @@ class Program:
         carries: list[tuple[int, int]] = []
         if draw.random() < 0.5:
             carries = [tuple(draw.sample(range(_BUFFERS), 2))]  # type: ignore[list-item]
+            if self.devices:  # both on one
+                first = draw.randrange(_BUFFERS - len(self.devices))
+                carries = [(first, first + len(self.devices))]
         given = [(self._buffers[a], self._buffers[b]) for a, b in carries]
         count = draw.randrange(4)
         name = f"loop{self._number}_{depth}"
@@ -330,9 +360,9 @@ class Program:
     ) -> Iterator[Step]:
         b = self._builder
         if self._minus is None:
-            self._minus = b.scratch("minus_one", DType.U32, 1)
+            self._minus = b.scratch("minus_one", DType.U32, 1, device=self.device_of(0))
         index = len(self._counters)
-        counter = b.scratch(f"counter{index}", DType.U32, 1)
+        counter = b.scratch(f"counter{index}", DType.U32, 1, device=self.device_of(0))
         self._counters.append(counter)
         b.fill(self._minus, 2**32 - 1, name=f"minus{index}")
         b.fill(counter, count, name=f"set{index}")

@@ -41,7 +41,11 @@ __all__ = [
     "stepped",
 ]
 
-WAITS = frozenset(kind for kind in CALL_KINDS if kind.startswith("wait"))
+WAITS = frozenset(
+    kind
+    for kind in CALL_KINDS
+    if kind.startswith("wait") and kind != "wait_for_peer"  # which is the device's
+)
 
 _T = TypeVar("_T")
 

@@ -259,17 +259,23 @@ class Peers(Sharing):
 
 
 class _Pieces:
-    """The guard of the pieces of one copy: one that failed stops the others."""
+    """The guard of the pieces of one copy, asked for the first of them.
 
-    __slots__ = ("_guard", "_has_failed", "last")
+    One that failed stops the others.
+    """
+
+    __slots__ = ("_blocks", "_guard", "_has_failed", "last")
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
+        self._blocks: bool | None = None
         self._has_failed = False
         self.last = _LastPiece(self)
 
     def blocks(self) -> bool:
-        return self._has_failed or self._guard.blocks()
+        if self._blocks is None:
+            self._blocks = self._guard.blocks()
+        return self._blocks or self._has_failed
 
     def ended(self) -> None:
         """One piece is through, which is nothing to tell."""

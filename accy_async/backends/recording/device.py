@@ -142,10 +142,13 @@ class RecordingCore(Backend):
         super()._check(call)
 
     def _handle_of(self, stream: StreamState) -> StreamHandle | None:
-        if stream.id is None:
+        number = (
+            cast("RecordingStream", stream).alias if stream.id is None else stream.id
+        )
+        if number is None:
             return None
         return StreamHandle(
-            id=stream.id,
+            id=number,
             backend=self.kind,
             priority=stream.priority,
             origin=self._origin,
@@ -155,7 +158,7 @@ class RecordingCore(Backend):
         """A stream to hold or let go on: a destroyed one, too, while it has work."""
         if stream is not None:
             for one in self._streams:
-                if one.id == stream.id:
+                if stream.id in (one.id, one.alias):
                     return one
         return cast("RecordingStream", self._stream(stream))
 

@@ -41,6 +41,8 @@ __all__ = ["RecordingHooks"]
 
 _FIRST_ADDRESS = 0x7F00 << 32
 _FIRST_STREAM = 0x5000
+_FIRST_ALIAS = 1 << 62
+"""From here on tests number the streams that have no id: the exchange streams."""
 
 
 class RecordingHooks(RecordingCore):
@@ -202,6 +204,8 @@ class RecordingHooks(RecordingCore):
     def _open_stream(self, priority: int, name: str) -> StreamState:
         stream = RecordingStream(Timeline(name), priority)
         stream.is_held = self._holds_new_streams
+        if name.startswith("exchange"):
+            stream.alias = _FIRST_ALIAS + len(self._exchange)
         self._streams.append(stream)
         return stream
 

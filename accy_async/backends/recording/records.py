@@ -136,6 +136,7 @@ class RecordingStream(StreamState):
         self.time_ns = 0.0
         self.number = 0  # as other libraries know it; 0 where none has asked
         self.keeper: object = None
+        self.alias: int | None = None  # what tests call it, where it has no id
 
 
 class BorrowedMemory:

@@ -86,8 +86,8 @@ class RecordingScript(RecordingPeers):
     def ready_streams(self) -> list[StreamHandle | None]:
         """The held streams that have something to complete, waiting for no event.
 
-        In the order they were opened, the default stream (None) first; those
-        destroyed with work left are among them.
+        In the order they were opened, the default stream (None) first; those destroyed
+        with work left are among them, and exchange streams, by numbers from 2**62 on.
         """
         found: list[StreamHandle | None] = []
         for stream in self._streams:
