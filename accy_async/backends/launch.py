@@ -148,13 +148,15 @@ class PreparedLaunch:
         )
 
 
-def refuse_foreign(launch: PreparedLaunch) -> NoReturn:
-    """Refuse a launch that another backend prepared.
+def refuse_foreign(launch: PreparedLaunch, here: str) -> NoReturn:
+    """Refuse a launch that another backend prepared than this one, ``here``.
 
     Raises:
         InvalidArtifact: it was.
     """
+    origin = launch.request.loaded.origin
+    there = "" if origin is None else f", of {origin.title}"
     raise InvalidArtifact(
         f"kernel {launch.request.artifact.kernel_name!r}: the launch was prepared on "
-        "another backend"
+        f"another backend{there}, this one is {here}"
     )

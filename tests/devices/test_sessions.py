@@ -8,7 +8,7 @@ import anyio
 import numpy as np
 import pytest
 
-from accy_async.backends import RecordingBackend
+from accy_async.backends import LaunchRequest, RecordingBackend
 from accy_async.backends.cpu import CpuBackend
 from accy_async.backends.routes import Way
 from accy_async.dtypes import DType
@@ -17,6 +17,7 @@ from accy_async.errors import (
     DeviceLost,
     GraceExpired,
     GraphError,
+    InvalidArtifact,
     InvalidBuffer,
     InvalidEvent,
     InvalidType,
@@ -293,6 +294,24 @@ async def test_foreign_handles_are_refused_with_both_names() -> None:
         with pytest.raises(LaunchArgumentMismatch, match="a stream is of one device"):
             session.start(plan, given, LaunchOptions(stream=stream))
     assert not any(device.launch_count for device in devices)
+
+
+async def test_a_kernel_of_another_device_is_refused_before_its_launch() -> None:
+    """It is named with both devices, and nothing is launched."""
+    one, other = gpus(2)
+    entry = kernel_entry(0)
+    artifact = other.create_artifact(entry.artifact_request(None))
+    request = LaunchRequest(
+        artifact=artifact,
+        loaded=other.load_artifact(artifact),
+        geometry=entry.launch.geometry(()),
+    )
+    with pytest.raises(InvalidArtifact, match=r"of backend cuda:1.*one is cuda:0"):
+        one.launch(request)
+    prepared = other.prepare_launch(request)
+    with pytest.raises(InvalidArtifact, match=r"cuda:1.*cuda:0"):
+        one.submit_launch(prepared)
+    assert (one.launch_count, other.launch_count) == (0, 0)
 
 
 async def test_times_of_two_devices_are_not_mixed() -> None:

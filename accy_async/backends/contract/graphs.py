@@ -141,7 +141,7 @@ class Graphs(BackendCore):
         every = dict.fromkeys(found.values())
         for launch in request.launches():
             if launch.owner is not self._table:
-                refuse_foreign(launch)
+                refuse_foreign(launch, self._origin.title)
             for resource in launch.resources:
                 if not resource.is_alive:
                     refuse_destroyed(resource)

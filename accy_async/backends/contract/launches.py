@@ -166,7 +166,7 @@ class Launches(BackendCore):
     def _check_alive(self, prepared: PreparedLaunch) -> None:
         self._check("launch")
         if prepared.owner is not self._table:
-            refuse_foreign(prepared)
+            refuse_foreign(prepared, self._origin.title)
         for resource in prepared.resources:
             if not resource.is_alive:
                 refuse_destroyed(resource)

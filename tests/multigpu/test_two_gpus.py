@@ -1,0 +1,238 @@
+"""Two GPUs in one session: copies, waits, plans over both, peer access, isolation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from accy_async.artifact import ArtifactFormat, KernelCallArtifact
+from accy_async.backends.cuda import CudaBackend
+from accy_async.backends.routes import Way
+from accy_async.compiler.kernels.catalogue import library_registry
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import InvalidArtifact, InvalidEvent, LaunchArgumentMismatch
+from accy_async.graph.builder import LaunchGraphBuilder
+from accy_async.graph.options import LaunchOptions
+from accy_async.session import MultiSession, open_session
+from tests.devices.test_properties import start
+from tests.graphs.programs import LENGTH, Kernels, Program
+
+pytestmark = [pytest.mark.multigpu, pytest.mark.anyio]
+
+NAMES = ["cuda:0", "cuda:1"]
+SIZES = [0, 1, 3, 255, 4097, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, (40 << 20) + 5]
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[MultiSession]:
+    async with open_session(devices=NAMES) as opened:
+        yield opened
+
+
+def kernels() -> Kernels:
+    registry = library_registry(ArtifactFormat.CUDA_PTX, dtype=DType.U32)
+
+    def entry(name: str) -> KernelCallArtifact:
+        return registry.get(f"accy.kernel.{name}", 1, ArtifactFormat.CUDA_PTX)
+
+    return Kernels(entry("add"), entry("axpy"), entry("fill"), entry("copy"))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_copies_of_every_size_move_every_byte(
+    session: MultiSession, size: int
+) -> None:
+    """Straight where there is peer access, both ways."""
+    values = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    here = await session.upload(values, device="cuda:0")
+    there = await session.copy_to(here, "cuda:1")
+    here.free()
+    back = await session.copy_to(there, "cuda:0")
+    np.testing.assert_array_equal(await session.download(back), values)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_staged_copies_of_every_size_move_every_byte(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through page-locked memory, as where there is no peer access."""
+    monkeypatch.setattr(CudaBackend, "_way_to", lambda *_: (None, "told not to"))
+    values = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    async with open_session(devices=NAMES) as session:
+        here = await session.upload(values, device="cuda:0")
+        route = session.on(0).backend.route_to(session.on(1).backend)
+        assert route.way is Way.STAGED
+        there = await session.copy_to(here, "cuda:1")
+        np.testing.assert_array_equal(await session.download(there), values)
+
+
+async def test_copies_to_and_from_the_processor() -> None:
+    """By host memory, in both directions."""
+    values = np.arange(1_000_000, dtype=np.float32)
+    async with open_session(devices=["cpu:0", "cuda:1"]) as session:
+        here = await session.upload(values, device="cpu:0")
+        there = await session.copy_to(here, "cuda:1")
+        back = await session.copy_to(there, "cpu:0")
+        np.testing.assert_array_equal(await session.download(back), values)
+        route = session.on(0).backend.route_to(session.on(1).backend)
+        assert route.way is Way.HOST
+        assert route.device == "cuda:1"
+
+
+async def test_peer_access_is_given_back() -> None:
+    """Opening and closing again and again leaves nothing enabled."""
+    for _ in range(3):
+        async with open_session(devices=NAMES) as session:
+            array = await session.upload(np.ones(1000, np.float32), device=0)
+            await session.copy_to(array, 1)
+
+
+async def test_a_stream_waits_for_the_other_gpus_event(session: MultiSession) -> None:
+    """A copy submitted at once behind a wait reads what the other GPU wrote."""
+    one, two = (session.on(name).backend for name in NAMES)
+    size = 64 << 20
+    source, target = one.allocate_buffer(size), two.allocate_buffer(size)
+    for round_ in range(20):
+        first, second = one.create_stream(), two.create_stream()
+        event = one.create_event()
+        one.fill_buffer(source, bytes([round_]) * 4, stream=first)
+        one.record_event(event, first)
+        if one.route_to(two).is_pulled:
+            two.wait_for_peer(second, event, one)
+            one.copy_to_peer(source, target, two, stream=second)
+        else:
+            one.copy_to_peer(source, target, two, stream=first)
+            one.record_event(event, first)
+            two.wait_for_peer(second, event, one)
+        found = np.empty(size, np.uint8)
+        two.read_buffer(target, found, stream=second)
+        await two.wait_stream(second)
+        assert (found == round_).all()
+        one.destroy(first)
+        two.destroy(second)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_random_programs_over_both(session: MultiSession, seed: int) -> None:
+    """They leave what their steps in order would."""
+    program = Program(seed, 60, kernels(), devices=NAMES)
+    expected = program.expected()
+    await start(session, program, None)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(program.hosts[name], array, name)
+    assert LENGTH == 5
+
+
+async def test_kernels_are_loaded_where_they_run(session: MultiSession) -> None:
+    """One plan on either GPU loads and computes there; lowered on its second run."""
+    b = LaunchGraphBuilder()
+    x, y = b.buffer("x", DType.U32, 1000), b.buffer("y", DType.U32, 1000)
+    b.kernel(kernels().add, [y.write, x.read, x.read], [ScalarArgument.u32(1000)])
+    plan = b.build()
+    for name in NAMES:
+        given = {
+            "x": await session.upload(np.arange(1000, dtype=np.uint32), device=name),
+            "y": session.allocate(1000, DType.U32, device=name),
+        }
+        for _ in range(3):
+            statistics = await session.run(plan, given)
+        assert statistics.is_lowered
+        found = await session.download(given["y"])
+        np.testing.assert_array_equal(found, 2 * np.arange(1000, dtype=np.uint32))
+
+
+async def test_what_is_of_the_other_gpu_is_refused(session: MultiSession) -> None:
+    """A kernel, an event and a buffer, each with both names."""
+    one, two = (session.on(name).backend for name in NAMES)
+    entry = kernels().fill
+    artifact = two.create_artifact(entry.artifact_request(None))
+    loaded = two.load_artifact(artifact)
+    with pytest.raises(InvalidArtifact, match=r"cuda:1.*cuda:0"):
+        one.destroy(loaded)
+    events = [each.create_event(timing=True) for each in (one, two)]
+    for each, event in zip((one, two), events, strict=True):
+        each.record_event(event)
+    with pytest.raises(InvalidEvent, match=r"cuda:1.*cuda:0"):
+        one.elapsed_ns(*events)
+    arrays = [session.allocate(8, DType.U32, device=name) for name in NAMES]
+    b = LaunchGraphBuilder()
+    x, y = b.buffer("x", DType.U32, 8), b.buffer("y", DType.U32, 8)
+    b.kernel(kernels().copy, [x.write, y.read], [ScalarArgument.u32(8)])
+    with pytest.raises(LaunchArgumentMismatch, match=r"cuda:0.*cuda:1"):
+        session.start(b.build(), dict(zip("xy", arrays, strict=True)))
+    with pytest.raises(LaunchArgumentMismatch, match="a stream is of one device"):
+        program = Program(1, 30, kernels(), devices=NAMES)
+        session.start(
+            program.plan,
+            {
+                **program.hosts,
+                **{
+                    f"b{i}": session.allocate(LENGTH, DType.U32, device=i % 2)
+                    for i in range(0, 6, 2)
+                },
+            },
+            LaunchOptions(
+                stream=one.create_stream(), runtime_scalars=tuple(program.scalars)
+            ),
+        )
+
+
+FAULT = """
+    import anyio, numpy as np
+    from accy_async import DType, open_session
+    from accy_async.errors import DeviceLost
+    from accy_async.backends import BufferBinding, LaunchRequest
+    from accy_async.artifact import ArtifactRequest, FixedLaunch
+
+    PTX = '''
+    .version 7.0
+    .target sm_70
+    .address_size 64
+    .visible .entry fault() {
+        .reg .b64 %r;
+        mov.b64 %r, 16;
+        st.global.u32 [%r], 1;
+        ret;
+    }'''
+
+    async def main():
+        try:
+            async with open_session(devices=["cuda:0", "cuda:1"]) as session:
+                bad = session.on("cuda:1").backend
+                artifact = bad.create_artifact(
+                    ArtifactRequest(kernel_name="fault", payload=PTX,
+                                    requested_format="cuda_ptx", argument_count=0))
+                loaded = bad.load_artifact(artifact)
+                bad.launch(LaunchRequest(artifact=artifact, loaded=loaded,
+                    geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1))))
+                try:
+                    await bad.wait_default_stream()
+                except DeviceLost:
+                    pass
+                x = await session.upload(np.arange(9.0, dtype=np.float32), device=0)
+                print("sum", (await session.download(x)).sum())
+                health = session.health()
+                print("healthy", [one.is_healthy for one in health.values()])
+        except* DeviceLost:
+            print("told of the loss")
+
+    anyio.run(main)
+"""
+
+
+def test_a_fault_on_one_gpu_leaves_the_other_alone() -> None:
+    """In a process of its own, as the fault takes the context."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FAULT)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "sum 36.0" in result.stdout, result.stderr
+    assert "healthy [True, False]" in result.stdout
