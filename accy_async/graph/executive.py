@@ -47,13 +47,14 @@ from accy_async.graph.prepared import (
     adopt_bindings,
     check_bindings,
 )
-from accy_async.graph.preparing import MAX_PREPARED, Preparer
+from accy_async.graph.preparing import Preparer
 from accy_async.graph.progress import RunProgress
 from accy_async.graph.replaying import PlainRun, PreparedPlan
 from accy_async.graph.run import Run
 from accy_async.graph.runner import Runner
 from accy_async.graph.slices import laid_out
 from accy_async.graph.telling import Telling
+from accy_async.graph.unobserved import UnobservedRuns
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -97,8 +98,7 @@ class GraphExecutive:
         self._clock: DeviceClock | None = None
         self._runs: set[Run] = set()
         self._plans: weakref.WeakSet[PreparedPlan] = weakref.WeakSet()
-        self._unobserved: list[Run] = []
-        self._unobserved_limit = MAX_PREPARED
+        self._unobserved = UnobservedRuns()
 
     @property
     def running(self) -> int:
@@ -205,9 +205,7 @@ class GraphExecutive:
 
     def unobserved_errors(self) -> list[Exception]:
         """What runs failed with that nobody awaited or cancelled; told once."""
-        errors = [run.unobserved_error() for run in self._unobserved]
-        self._unobserved.clear()
-        return [error for error in errors if error is not None]
+        return self._unobserved.errors()
 
     # One run
 
@@ -245,18 +243,7 @@ class GraphExecutive:
                 self._runs.discard(job.run)
                 if job.telling is not None:
                     job.telling.close(*job.run.told_outcome())
-                self._keep_if_unobserved(job.run)
-
-    def _keep_if_unobserved(self, run: Run) -> None:
-        """Keep what failed and nobody has awaited by now, until somebody does."""
-        if run.unobserved_error() is None:
-            return
-        self._unobserved.append(run)
-        if len(self._unobserved) > self._unobserved_limit:
-            self._unobserved = [
-                one for one in self._unobserved if one.unobserved_error() is not None
-            ]
-            self._unobserved_limit = 2 * len(self._unobserved) + MAX_PREPARED
+                self._unobserved.keep(job.run)
 
     async def _run(self, job: Job) -> None:
         job.prepared = await self._preparer.take(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CudaPeers", "PeerAccess"]
 
 _ALREADY_ENABLED = 704
+_TOO_MANY_PEERS = 711
 _GONE = frozenset({4, 201, 705, 709})
 """Codes of access that went with a context, or was taken back by somebody else."""
 
@@ -70,6 +71,9 @@ class PeerAccess:
             return
         context.make_current()
         (result,) = driver.cuCtxEnablePeerAccess(peer.native, 0)
+        if int(result) == _TOO_MANY_PEERS:  # a device has room for so many
+            self.is_possible = False
+            return
         if int(result) != _ALREADY_ENABLED:  # another library's, which keeps it
             context.check((result,), "cuCtxEnablePeerAccess")
             self._is_ours = True

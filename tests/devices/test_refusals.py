@@ -1,0 +1,121 @@
+"""What is of another device is refused before anything happens, by both names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from accy_async.backends import LaunchRequest, RecordingBackend
+from accy_async.dtypes import DType
+from accy_async.errors import (
+    InvalidArtifact,
+    InvalidEvent,
+    LaunchArgumentMismatch,
+    UnsupportedOperation,
+)
+from accy_async.graph.builder import LaunchGraphBuilder
+from accy_async.graph.options import LaunchOptions
+from accy_async.graph.plan import LaunchGraphPlan
+from tests.devices.parts import ONE, check_all_empty, gpus, opened, ring
+from tests.graph.graphs import kernel_entry
+
+pytestmark = pytest.mark.anyio
+
+
+def alone() -> LaunchGraphPlan:
+    """A plan whose data are its own."""
+    b = LaunchGraphBuilder()
+    x = b.scratch("x", DType.U32, 4)
+    b.kernel(ONE, [x], name="work")
+    return b.build()
+
+
+def bound(count: int = 1) -> LaunchGraphPlan:
+    """A plan over bound buffers."""
+    b = LaunchGraphBuilder()
+    uses = [b.buffer(f"x{i}", DType.U32, 4) for i in range(count)]
+    b.kernel(kernel_entry(count), uses, name="work")
+    return b.build()
+
+
+async def test_what_is_on_two_devices_is_refused_before_it_starts() -> None:
+    """A kernel's buffers, slots and labels, each with both devices' names."""
+    devices = gpus(2)
+    async with opened(devices) as session:
+        arrays = {f"x{i}": session.allocate(4, DType.U32, device=i) for i in range(2)}
+        with pytest.raises(LaunchArgumentMismatch, match=r"cuda:0.*'x1'.*cuda:1"):
+            session.start(bound(2), arrays)
+        b = LaunchGraphBuilder()
+        b.kernel(ONE, [b.buffer("x0", DType.U32, 4, device="cuda:1")], name="work")
+        with pytest.raises(LaunchArgumentMismatch, match=r"on cuda:0.*on cuda:1"):
+            session.start(b.build(), {"x0": arrays["x0"]})
+        b = LaunchGraphBuilder()
+        with b.on("cuda:0"):
+            b.kernel(kernel_entry(0), stream="A", name="one")
+        with b.on("cuda:1"):
+            b.kernel(kernel_entry(0), stream="A", name="two")
+        with pytest.raises(LaunchArgumentMismatch, match=r"'A'.*cuda:0.*cuda:1"):
+            session.start(b.build())
+        b = LaunchGraphBuilder()
+        b.kernel(kernel_entry(0), device="cuda:8", name="work")
+        with pytest.raises(LaunchArgumentMismatch, match=r"cuda:8; .*cuda:0, cuda:1"):
+            session.start(b.build())
+    assert not any(device.launch_count for device in devices)
+    check_all_empty(devices)
+
+
+async def test_foreign_handles_are_refused_with_both_names() -> None:
+    """A buffer, an event and a kernel of a device that is none of the session's."""
+    devices = gpus(2)
+    stranger = RecordingBackend(index=4)
+    buffer, event = stranger.allocate_buffer(16), stranger.create_event()
+    stranger.record_event(event)
+    async with opened(devices) as session:
+        with pytest.raises(LaunchArgumentMismatch, match=r"cuda:4.*cuda:0, cuda:1"):
+            session.start(bound(), {"x0": buffer})
+        with pytest.raises(LaunchArgumentMismatch, match=r"cuda:4.*cuda:0"):
+            session.start(alone(), options=LaunchOptions(wait_events=(event,)))
+        plan = ring(["cuda:0", "cuda:1"])
+        given = {"out": np.ones(4, np.uint32)}
+        with pytest.raises(LaunchArgumentMismatch, match=r"cuda:4.*cuda:0, cuda:1"):
+            session.start(plan, given, LaunchOptions(wait_events=(event,)))
+        stream = session.on(1).backend.create_stream()
+        with pytest.raises(LaunchArgumentMismatch, match="a stream is of one device"):
+            session.start(plan, given, LaunchOptions(stream=stream))
+    assert not any(device.launch_count for device in devices)
+
+
+async def test_a_kernel_of_another_device_is_refused_before_its_launch() -> None:
+    """It is named with both devices, and nothing is launched."""
+    one, other = gpus(2)
+    entry = kernel_entry(0)
+    artifact = other.create_artifact(entry.artifact_request(None))
+    request = LaunchRequest(
+        artifact=artifact,
+        loaded=other.load_artifact(artifact),
+        geometry=entry.launch.geometry(()),
+    )
+    with pytest.raises(InvalidArtifact, match=r"of backend cuda:1.*one is cuda:0"):
+        one.launch(request)
+    prepared = other.prepare_launch(request)
+    with pytest.raises(InvalidArtifact, match=r"cuda:1.*cuda:0"):
+        one.submit_launch(prepared)
+    assert (one.launch_count, other.launch_count) == (0, 0)
+
+
+async def test_times_of_two_devices_are_not_mixed() -> None:
+    """Elapsed time between events of two devices is refused by their names."""
+    devices = gpus(2)
+    events = [device.create_event(timing=True) for device in devices]
+    for device, event in zip(devices, events, strict=True):
+        device.record_event(event)
+    with pytest.raises(InvalidEvent, match=r"cuda:1.*this one is cuda:0"):
+        devices[0].elapsed_ns(*events)
+
+
+async def test_no_way_between_devices_is_refused() -> None:
+    """Without peer access and without waits there is none; both are named."""
+    devices = gpus(2, has_peer_access=False, can_wait_for_peers=False)
+    async with opened(devices) as session:
+        with pytest.raises(UnsupportedOperation, match=r"cuda:0.*cuda:1"):
+            session.start(ring(["cuda:0", "cuda:1"]), {"out": np.ones(4, np.uint32)})
