@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
@@ -56,11 +57,17 @@ class PeerAccess:
         context: of the GPU that has it.
         peer: of the GPU whose memory it is.
         pool: that one's pool.
+        is_well: False once one of the GPUs is lost, with which its access goes.
     """
 
     def __init__(
-        self, context: CudaContext, peer: CudaContext, pool: DevicePool
+        self,
+        context: CudaContext,
+        peer: CudaContext,
+        pool: DevicePool,
+        is_well: Callable[[], bool],
     ) -> None:
+        self._is_well = is_well
         self._context = context
         self._peer = peer
         self._is_ours = False
@@ -82,7 +89,7 @@ class PeerAccess:
 
     def take_back(self) -> None:
         """End it. Idempotent."""
-        if not self._is_ours:
+        if not self._is_ours or not self._is_well():
             return
         self._is_ours = False
         context = self._context
@@ -135,7 +142,12 @@ class CudaPeers(CudaCopies):
     def _access_to(self, peer: CudaPeers) -> PeerAccess:
         access = self._accesses.get(peer)
         if access is None:
-            access = PeerAccess(self._context, peer._context, peer._pool)
+            access = PeerAccess(
+                self._context,
+                peer._context,
+                peer._pool,
+                lambda: self.loss is None and peer.loss is None,
+            )
             self._accesses[peer] = access
             peer._admitted.append(access)
         return access
