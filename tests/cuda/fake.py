@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 from cuda.bindings import driver as bindings
 
-__all__ = ["FakeDriver", "Launched"]
+__all__ = ["FakeDriver", "Launched", "TwoGpus"]
 
 _ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -280,6 +280,51 @@ class FakeDriver:
         if self.keeps_launches:
             self.launches.append(_launched(config, function))
         return ()
+
+
+class TwoGpus(FakeDriver):
+    """A driver with two devices, of which each has a context of its own.
+
+    Attributes:
+        can_access: whether they reach each other's memory.
+        current: the context that is current.
+        contexts: of each copy and wait, the context that was current.
+        copies: the arguments of each copy from one to the other.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.can_access = True
+        self.current = 0
+        self.contexts: list[int] = []
+        self.copies: list[tuple[Any, ...]] = []
+
+    def _cuDeviceGetCount(self) -> tuple[int]:
+        return (2,)
+
+    def _cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int]:
+        return (100 + device,)
+
+    def _cuCtxSetCurrent(self, native: int) -> tuple[()]:
+        self.current = native
+        return ()
+
+    def _cuDeviceCanAccessPeer(self, device: int, peer: int) -> tuple[int]:
+        del device, peer
+        return (int(self.can_access),)
+
+    def _cuMemcpyPeerAsync(self, *arguments: Any) -> tuple[()]:
+        self.contexts.append(self.current)
+        self.copies.append(arguments)
+        return ()
+
+    def _cuMemcpyDtoHAsync(self, *arguments: Any) -> tuple[()]:
+        del arguments
+        self.contexts.append(self.current)
+        return ()
+
+    _cuMemcpyHtoDAsync = _cuMemcpyDtoHAsync
+    _cuStreamWaitEvent = _cuMemcpyDtoHAsync
 
 
 def _launched(config: Any, function: Any) -> Launched:

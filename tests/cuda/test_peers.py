@@ -1,0 +1,134 @@
+"""Two GPUs on a made-up driver: access, copies, waits, and whose context is current."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from accy_async.backends.cuda import CudaBackend, context
+from accy_async.backends.routes import Way
+from tests.cuda.fake import TwoGpus
+
+PEER_CALLS = (
+    "cuDeviceCanAccessPeer",
+    "cuCtxEnablePeerAccess",
+    "cuMemPoolSetAccess",
+    "cuCtxDisablePeerAccess",
+)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> TwoGpus:
+    fake = TwoGpus()
+    monkeypatch.setattr(context, "load_driver", lambda: fake)
+    return fake
+
+
+@pytest.fixture
+def gpus(driver: TwoGpus) -> Iterator[tuple[CudaBackend, CudaBackend]]:
+    del driver
+    made = CudaBackend(0), CudaBackend(1)
+    yield made
+    for backend in made:
+        backend.close()
+
+
+def counts(driver: TwoGpus) -> tuple[int, ...]:
+    return tuple(driver.calls[name] for name in PEER_CALLS)
+
+
+def test_access_is_enabled_once_and_given_back(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """However many copies there are; closing either GPU takes it back."""
+    one, two = gpus
+    source, target = one.allocate_buffer(64), two.allocate_buffer(64)
+    for _ in range(3):
+        one.copy_to_peer(source, target, two)
+    assert one.route_to(two).way is Way.PEER
+    assert counts(driver) == (1, 1, 1, 0)
+    two.copy_to_peer(target, source, one)
+    assert counts(driver) == (2, 2, 2, 0)
+    two.close()
+    assert counts(driver) == (2, 2, 2, 2)
+    one.close()
+    assert counts(driver) == (2, 2, 2, 2)
+
+
+def test_access_of_another_library_is_left_to_it(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """What was enabled already is used, and not disabled."""
+    driver.answers["cuCtxEnablePeerAccess"] = [704]
+    one, two = gpus
+    assert one.route_to(two).way is Way.PEER
+    one.close()
+    assert driver.calls["cuCtxDisablePeerAccess"] == 0
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_copies_are_staged_where_there_is_no_access(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend], has_room: bool
+) -> None:
+    """Or no room for one more peer: each piece goes out of one and into the other."""
+    driver.can_access = not has_room
+    driver.answers["cuCtxEnablePeerAccess"] = [711]
+    one, two = gpus
+    one.staging_bytes = 1000  # type: ignore[misc]
+    source, target = one.allocate_buffer(3500), two.allocate_buffer(3500)
+    assert one.route_to(two).way is Way.STAGED
+
+    one.copy_to_peer(source, target, two)
+
+    assert driver.calls["cuMemcpyDtoHAsync"] == 4
+    assert driver.calls["cuMemcpyHtoDAsync"] == 4
+    assert not driver.copies
+    assert driver.calls["cuMemPoolSetAccess"] == 0
+    # The copy waits to begin, each piece for the one before, reads for the writes.
+    assert driver.calls["cuStreamWaitEvent"] == 1 + 4 + 2
+
+
+def test_copies_name_both_contexts_and_run_in_the_sources(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """The target's first, as the driver takes them; whatever was current before."""
+    one, two = gpus
+    source, target = one.allocate_buffer(64), two.allocate_buffer(64)
+    one.copy_to_peer(source, target, two, byte_size=48)
+    ((_, to_context, _, from_context, size, stream),) = driver.copies
+    assert (to_context, from_context, size) == (101, 100, 48)
+    assert int(stream) == one.native_stream().handle
+    assert driver.contexts == [100]
+    two.copy_to_peer(target, source, one)
+    one.copy_to_peer(source, target, two)
+    assert driver.contexts == [100, 101, 100]
+
+
+def test_a_wait_for_the_other_gpu_is_the_drivers(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """A stream of one waits for an event of the other, without the host."""
+    one, two = gpus
+    assert two.can_wait_for(one)
+    event = one.create_event()
+    one.record_event(event)
+    two.wait_for_peer(two.create_stream(), event, one)
+    assert driver.calls["cuStreamWaitEvent"] == 1
+    assert driver.contexts == [101]
+
+
+def test_the_access_of_a_lost_gpu_is_left_alone(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """The driver is not asked about a context that is gone."""
+    one, two = gpus
+    one.route_to(two)
+    two.route_to(one)
+    driver.answers["cuStreamWriteValue64"] = [700]
+    with pytest.raises(Exception, match=r"700|lost"):
+        one.record_event(one.create_event())
+    assert not one.is_healthy
+    assert two.is_healthy
+    two.close()
+    assert driver.calls["cuCtxDisablePeerAccess"] == 0
