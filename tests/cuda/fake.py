@@ -323,8 +323,11 @@ class TwoGpus(FakeDriver):
         self.contexts.append(self.current)
         return ()
 
-    _cuMemcpyHtoDAsync = _cuMemcpyDtoHAsync
-    _cuStreamWaitEvent = _cuMemcpyDtoHAsync
+    def _cuMemcpyHtoDAsync(self, *arguments: Any) -> tuple[()]:
+        return self._cuMemcpyDtoHAsync(*arguments)
+
+    def _cuStreamWaitEvent(self, *arguments: Any) -> tuple[()]:
+        return self._cuMemcpyDtoHAsync(*arguments)
 
 
 def _launched(config: Any, function: Any) -> Launched:
