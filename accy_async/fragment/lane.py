@@ -265,6 +265,7 @@ class _Call:
         if (
             not isinstance(given, DeviceArray)
             and not slot.is_written
+            and given.flags.aligned
             and self._lane.is_used_in_place(given.nbytes)
         ):
             self.wanted[slot.name] = self._adopt(given, slot, is_read_only=True)

@@ -375,3 +375,15 @@ async def test_after_the_session_nothing_is_left_and_calls_are_refused() -> None
         await session.load_fragment(ADD)
     await loaded.aclose()
     assert attrs.fields(CompiledFragment).plan.eq
+
+
+@pytest.mark.parametrize("count", [8, 100_000], ids=["small", "large"])
+async def test_arrays_that_are_not_aligned_are_copied(
+    session: Session, count: int
+) -> None:
+    """Whether or not one of that size would be used where it is."""
+    memory = np.zeros(4 * count + 1, np.uint8)
+    x = np.frombuffer(memory.data, np.float32, count, 1)
+    assert not x.flags.aligned
+    async with await session.load_fragment(lambda a: a + np.float32(1)) as function:
+        np.testing.assert_array_equal(await function(x), np.ones(count, np.float32))

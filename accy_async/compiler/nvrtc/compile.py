@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -108,6 +108,8 @@ def compile_cuda(
     request = _checked(
         source, entries, architecture, options, include_dirs, headers, name, format
     )
+    if not isinstance(cache, (bool, ArtifactStore)):
+        raise InvalidType("compile_cuda.cache", cache, "True, False or a store")
     store = default_store() if cache is True else cache or None
     key = None if store is None else _key(request)
     if store is not None and key is not None:
@@ -206,7 +208,12 @@ def _checked(
     if isinstance(source, Path):
         name = str(source) if name is None else name
         folders = (source.absolute().parent, *folders)
-        source = source.read_text(encoding="utf-8")
+        try:
+            source = source.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidValue(
+                "compile_cuda.source", name, f"a file in UTF-8: {error}"
+            ) from error
     name = "kernel.cu" if name is None else name
     _check_text("source", source)
     _check_text("name", name)
@@ -225,6 +232,8 @@ def _checked(
         raise UnsupportedOperation(
             f"CUDA C++ becomes {_FORMATS[0]} or {_FORMATS[1]}, not {chosen}"
         )
+    if headers is not None and not isinstance(headers, Mapping):
+        raise InvalidType("compile_cuda.headers", headers, "texts by their names")
     texts = dict(headers or {})
     for title, text in texts.items():
         _check_text("headers", title)
@@ -256,7 +265,9 @@ def _options(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def _folders(include_dirs: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
-    if isinstance(include_dirs, (str, os.PathLike)):
+    if isinstance(include_dirs, (str, os.PathLike)) or not isinstance(
+        include_dirs, Iterable
+    ):
         raise InvalidType("compile_cuda.include_dirs", include_dirs, "several paths")
     folders = []
     for folder in include_dirs:
@@ -267,14 +278,23 @@ def _folders(include_dirs: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]
 
 
 def _texts(field: str, given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, (str, bytes)):
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise InvalidType(f"compile_cuda.{field}", given, "several texts")
     return tuple(given)
 
 
+def _has_surrogate(given: str) -> bool:
+    """Whether a text is none in UTF-8."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def _check_text(field: str, given: object) -> None:
-    expected = "text that is not empty and has no NUL"
+    expected = "text that is not empty and has no NUL and no lone surrogate"
     if not isinstance(given, str):
         raise InvalidType(f"compile_cuda.{field}", given, expected)
-    if not given or "\0" in given:
+    if not given or "\0" in given or _has_surrogate(given):
         raise InvalidValue(f"compile_cuda.{field}", given, expected)
