@@ -55,3 +55,21 @@ def test_only_equal_parts_are_split_off(parts: int) -> None:
     with pytest.raises(InvalidProgram, match="parts"):
         trace_program(lambda x: np.split(x, parts), X)
     assert len(trace_program(lambda x: np.array_split(x, 2), X).evaluate(X)) == 2
+
+
+@pytest.mark.parametrize("ufunc", [np.add, np.maximum, np.logical_and])
+def test_an_axis_of_none_is_every_axis(ufunc: np.ufunc) -> None:
+    """One that is left out is the first."""
+    for options in ({"axis": None}, {}, {"axis": 1}):
+        program = trace_program(lambda x, given=options: ufunc.reduce(x, **given), X)
+        np.testing.assert_array_equal(program.evaluate(X), ufunc.reduce(X, **options))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "i4", "f4"])
+@pytest.mark.parametrize("decimals", [-2, -1, 0, 1])
+def test_integers_rounded_to_tens_stay_integers(dtype: str, decimals: int) -> None:
+    x = np.arange(0, 200, 5).astype(dtype)
+    found = trace_program(lambda a: np.round(a, decimals), x).evaluate(x)
+    expected = np.round(x, decimals)
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected)

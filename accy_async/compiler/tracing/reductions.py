@@ -394,8 +394,9 @@ def _round(a: object, decimals: int = 0, out: object = None) -> TracedArray:
     if decimals == 0:
         result: TracedArray = call(np.rint, a)
         return result
-    scale = 10.0**decimals
-    scaled: TracedArray = call(
-        np.true_divide, call(np.rint, call(np.multiply, a, scale)), scale
-    )
-    return scaled
+    scale = 10.0 ** abs(decimals)
+    ufuncs: list[np.ufunc] = [np.multiply, np.true_divide]
+    up, down = ufuncs if decimals > 0 else reversed(ufuncs)
+    scaled: TracedArray = call(down, call(np.rint, call(up, a, scale)), scale)
+    dtype = dtype_of(a)
+    return scaled if dtype.is_float else scaled.astype(dtype)

@@ -299,7 +299,8 @@ def _fold(
             f"numpy.{ufunc.__name__}.{method} is not traced"
             + ("; scatter_add of accy_async.compiler.tensor is" * (method == "at"))
         )
-    options = {k: v for k, v in options.items() if v is not None}
+    # An axis of None is not one that was left out: it is all of them.
+    options = {k: v for k, v in options.items() if v is not None or k == "axis"}
     options.setdefault("axis", 0)
     if len(inputs) > 1:
         options["axis"] = inputs[1]
