@@ -101,7 +101,11 @@ class VulkanBackend(VulkanSubmitting):
             self._hub = Hub(self._device, self, name)
             super().__init__(BackendKind.VULKAN, grace_s=grace_s)
             self._clock = TickClock(
-                self._device, family.timestamp_bits, self._device.tick_ns, self._lock
+                self._device,
+                self._allocator,
+                family.timestamp_bits,
+                self._device.tick_ns,
+                self._lock,
             )
         except BaseException:
             self._device.destroy()

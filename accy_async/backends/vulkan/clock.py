@@ -5,17 +5,22 @@ mean nothing, and a counter begins again at 0: a difference is taken modulo its 
 Without a clock the host's is read when the batch has been seen to end, and the event
 says so. A stamp of 0 was never written: such an event counts as not measured.
 
+Stamps are copied to memory of the host's by the queue itself: to read one takes no
+call of the driver, which may not like to be called while a queue is at work.
+
 Source: Vulkan 1.3 specification, "Timestamp Queries"; VkQueueFamilyProperties.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accy_async.backends.hooks import EventState
+from accy_async.backends.vulkan.memory import Allocator, MemoryKind, VulkanMemory
 
 if TYPE_CHECKING:
     from accy_async.backends.timeline import Timeline
@@ -23,7 +28,6 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.operations import Mark
     from accy_async.backends.vulkan.queue import VulkanQueue
     from accy_async.backends.vulkan.streams import VulkanStream
-    from accy_async.errors import DeviceError
 
 __all__ = ["TickClock", "VulkanEvent", "elapsed_ticks"]
 
@@ -66,6 +70,7 @@ class TickClock:
 
     Args:
         device: the device.
+        allocator: where the host's memory for stamps comes from.
         valid_bits: of its queue's stamps.
         tick_ns: how long a tick is.
         lock: the submission lock, under which events are told.
@@ -74,16 +79,18 @@ class TickClock:
     def __init__(
         self,
         device: VulkanDevice,
+        allocator: Allocator,
         valid_bits: int,
         tick_ns: float,
         lock: threading.RLock,
     ) -> None:
         self._device = device
+        self._allocator = allocator
         self._bits = valid_bits if tick_ns > 0 else 0
         self._tick_ns = tick_ns
         self._lock = lock
         self._slots_lock = threading.Lock()
-        self._slots: list[tuple[Any, int]] = []
+        self._slots: list[tuple[_Pool, int]] = []
 
     @property
     def source(self) -> str:
@@ -98,24 +105,31 @@ class TickClock:
         pool, index = slot
         lib = self._device.vulkan.lib
         queue.order(commands)
-        lib.vkCmdResetQueryPool(commands, pool, index, 1)
+        lib.vkCmdResetQueryPool(commands, pool.native, index, 1)
         lib.vkCmdWriteTimestamp(
-            commands, lib.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, pool, index
+            commands, lib.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, pool.native, index
         )
+        stamps = pool.stamps
+        lib.vkCmdCopyQueryPoolResults(
+            commands,
+            pool.native,
+            index,
+            1,
+            stamps.block.buffer,
+            stamps.offset + 8 * index,
+            8,
+            lib.VK_QUERY_RESULT_64_BIT | lib.VK_QUERY_RESULT_WAIT_BIT,
+        )
+        queue.batch().writes_host = True
         return lambda: self._read(slot)
 
     def tell(
-        self,
-        event: VulkanEvent,
-        mark: tuple[Timeline, int] | None,
-        read: Callable[[], int],
-    ) -> DeviceError | None:
+        self, event: VulkanEvent, mark: tuple[Timeline, int] | None, ticks: int | None
+    ) -> None:
         """Have an event know its stamp, unless it was recorded anew since."""
-        ticks = read()
         with self._lock:
             if event.mark == mark:
                 event.ticks = ticks
-        return None
 
     def elapsed_ns(self, start: VulkanEvent, end: VulkanEvent) -> float | None:
         """The time between two events; None where one of them was not measured."""
@@ -126,27 +140,32 @@ class TickClock:
         ticks = elapsed_ticks(start.ticks, end.ticks, self._bits)
         return None if ticks is None else ticks * self._tick_ns
 
-    def _take(self) -> tuple[Any, int]:
+    def _take(self) -> tuple[_Pool, int]:
         with self._slots_lock:
             if not self._slots:
                 vulkan = self._device.vulkan
-                pool = self._device.make(
-                    "QueryPool",
-                    vulkan.struct(
-                        "VkQueryPoolCreateInfo",
-                        queryType=vulkan.lib.VK_QUERY_TYPE_TIMESTAMP,
-                        queryCount=_POOL_SLOTS,
-                    ),
+                info = vulkan.struct(
+                    "VkQueryPoolCreateInfo",
+                    queryType=vulkan.lib.VK_QUERY_TYPE_TIMESTAMP,
+                    queryCount=_POOL_SLOTS,
+                )
+                pool = _Pool(
+                    self._device.make("QueryPool", info),
+                    self._allocator.take(MemoryKind.DOWNLOAD, 8 * _POOL_SLOTS),
                 )
                 self._slots = [(pool, index) for index in range(_POOL_SLOTS)]
             return self._slots.pop()
 
-    def _read(self, slot: tuple[Any, int]) -> int:
+    def _read(self, slot: tuple[_Pool, int]) -> int:
         pool, index = slot
-        vulkan, native = self._device.vulkan, self._device.native
-        out = vulkan.ffi.new("uint64_t*")
-        flags = vulkan.lib.VK_QUERY_RESULT_64_BIT
-        vulkan.call("vkGetQueryPoolResults", native, pool, index, 1, 8, out, 8, flags)
+        ticks = ctypes.c_uint64.from_address(pool.stamps.address + 8 * index).value
         with self._slots_lock:
             self._slots.append(slot)
-        return int(out[0])
+        return ticks
+
+
+class _Pool(NamedTuple):
+    """Queries, and the host's memory of what they gave."""
+
+    native: Any
+    stamps: VulkanMemory

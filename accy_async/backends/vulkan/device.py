@@ -159,6 +159,9 @@ class VulkanDevice:
             if self.is_destroyed:
                 return
             self._is_destroyed = True
+            if self.native is not None:
+                # At once where all was waited for, and where the device is lost.
+                self.vulkan.lib.vkDeviceWaitIdle(self.native)
             left, self._made = list(self._made.items()), {}
             for (kind, _), made in reversed(left):
                 self._end(kind, made)

@@ -67,11 +67,11 @@ class Upload(Operation):
         )
         stream.queue.end(stream, self.position, self._finish)
 
-    def skip(self) -> None:
+    def release(self) -> None:
         self._allocator.give_back(self._staged)
 
-    def _finish(self) -> DeviceError | None:
-        self._allocator.give_back(self._staged)
+    def _finish(self, has_run: bool) -> DeviceError | None:
+        self.release()
         return None
 
 
@@ -107,12 +107,14 @@ class Download(Operation):
         queue.batch().writes_host = True
         queue.end(stream, self.position, self._finish)
 
-    def skip(self) -> None:
+    def release(self) -> None:
         self._allocator.give_back(self._staged)
 
-    def _finish(self) -> DeviceError | None:
-        ctypes.memmove(self._out.address, self._staged.address, self._staged.byte_size)
-        self._allocator.give_back(self._staged)
+    def _finish(self, has_run: bool) -> DeviceError | None:
+        staged = self._staged
+        if has_run:
+            ctypes.memmove(self._out.address, staged.address, staged.byte_size)
+        self.release()
         return None
 
 
@@ -203,12 +205,12 @@ class Fill(Operation):
             )
         queue.end(stream, self.position, None if staged is None else self._finish)
 
-    def skip(self) -> None:
-        self._finish()
-
-    def _finish(self) -> DeviceError | None:
+    def release(self) -> None:
         if self._staged is not None:
             self._allocator.give_back(self._staged)
+
+    def _finish(self, has_run: bool) -> DeviceError | None:
+        self.release()
         return None
 
 
@@ -242,8 +244,13 @@ class Mark(Operation):
         queue, clock, event = stream.queue, self._clock, self._event
         commands = queue.commands()
         mark = event.mark
-        finish = clock.stamp(queue, commands)
-        queue.end(stream, self.position, lambda: clock.tell(event, mark, finish))
+        read = clock.stamp(queue, commands)
+
+        def finish(has_run: bool) -> DeviceError | None:
+            clock.tell(event, mark, read() if has_run else None)
+            return None
+
+        queue.end(stream, self.position, finish)
         self.batch = stream.batch
 
 

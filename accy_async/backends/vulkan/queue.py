@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Ended", "Finisher", "VulkanQueue"]
 
-Finisher = Callable[[], "DeviceError | None"]
-"""What is to be done on the host once a batch has run; gives what failed."""
+Finisher = Callable[[bool], "DeviceError | None"]
+"""What is to be done on the host once a batch has run; gives what failed.
+
+It is told whether the batch has run: one that was refused has not.
+"""
 
 
 class Ended(NamedTuple):
@@ -151,7 +154,7 @@ class VulkanQueue:
         return batch
 
     def newest(self) -> Batch | None:
-        """The batch that ends last of all that are not finished."""
+        """The batch that ends last of all, where any is not finished."""
         if self._open is not None:
             return self._open
         return self.flying[-1] if self.flying else None

@@ -58,8 +58,8 @@ class Operation(ABC):
     def hand_over(self, stream: VulkanStream) -> None:
         """Record it, and say where it ends; under the submission lock."""
 
-    def skip(self) -> None:
-        """It is not going to run: give back what it holds."""
+    def release(self) -> None:
+        """Give back what it holds: it is not going to run, or has."""
         return
 
 

@@ -15,6 +15,7 @@ from accy_async.errors import AccyError, DeviceError, DeviceLost
 
 if TYPE_CHECKING:
     from accy_async.backends.contract.steps import LaunchStep
+    from accy_async.backends.guards import Guard
     from accy_async.backends.handles import StreamHandle
     from accy_async.backends.hooks import StreamState
     from accy_async.backends.launch import PreparedLaunch
@@ -67,20 +68,25 @@ class VulkanSubmitting(Backend):
         if self._stalled:
             self._pump()
 
-    def _hand_over(self, stream: VulkanStream, operation: Operation) -> None:
+    def _hand_over(
+        self, stream: VulkanStream, operation: Operation, *, is_late: bool = False
+    ) -> None:
+        """Hand an operation over; what fails of a late one its waits are told."""
         position, line, guard = operation.position, stream.timeline, operation.guard
         if not operation.keeps_order and (
             (line.has_failed and line.error_at(position) is not None)
             or (guard is not None and guard.blocks())
         ):
-            operation.skip()
+            operation.release()
             stream.end_with(position)
             return
         try:
             operation.hand_over(stream)
         except BaseException as error:
-            operation.skip()
-            self._end_refused()
+            operation.release()
+            self._end_refused(error)
+            if is_late:
+                _fail(stream, position, guard, _as_failure(error, operation.call))
             stream.end_with(position)
             self._check_loss(error)
             raise
@@ -116,24 +122,16 @@ class VulkanSubmitting(Backend):
                 while stream.pending and stream.can_take(stream.pending[0]):
                     operation = stream.pending.popleft()
                     moved = True
-                    self._hand_over_late(stream, operation)
+                    try:
+                        self._hand_over(stream, operation, is_late=True)
+                    except AccyError:
+                        continue  # whoever waits is told
                 if not stream.pending:
                     self._stalled.pop(stream, None)
         try:
             self._flush()
         except AccyError:
             return  # whoever waits is told
-
-    def _hand_over_late(self, stream: VulkanStream, operation: Operation) -> None:
-        try:
-            self._hand_over(stream, operation)
-        except AccyError as error:
-            failed = error
-            if not isinstance(error, DeviceError):
-                failed = DeviceError(str(error), call=operation.call, stream=stream.id)
-                failed.__cause__ = error
-            # It has no position to itself any more, if it was the last of its stream.
-            stream.timeline.fail(operation.position, cast("DeviceError", failed))
 
     @contextmanager
     def _gather(self) -> Iterator[None]:
@@ -159,17 +157,23 @@ class VulkanSubmitting(Backend):
         with self._gather():
             super().submit_steps(steps, positions)
 
-    def _end_refused(self, error: BaseException | None = None) -> None:
-        """End the operations of batches that the driver has refused."""
+    def _end_refused(self, error: BaseException) -> None:
+        """Fail the operations of batches that the driver has refused.
+
+        They end behind what was submitted before them.
+        """
         for queue in self._queues:
             refused, queue.refused = queue.refused, []
             for batch in refused:
-                why = DeviceError(
-                    f"the driver refused the batch: {error}", call="vkQueueSubmit"
-                )
-                if isinstance(error, Exception):
-                    why.__cause__ = error
-                self._complete(batch, dict.fromkeys(range(len(batch.ended)), why))
+                for stream, position, finisher, guard in batch.ended:
+                    if finisher is not None:
+                        finisher(False)
+                    stream.batch = queue.newest()
+                    if stream.blocked_at == position:
+                        stream.blocked_at = 0
+                    _fail(stream, position, guard, _as_failure(error, "vkQueueSubmit"))
+                    stream.end_with(position)
+                batch.kept.clear()
 
     def _check_loss(self, error: BaseException) -> None:
         """Where an error says that the device is gone, say so everywhere.
@@ -267,11 +271,8 @@ class VulkanSubmitting(Backend):
     def _complete(self, batch: Batch, failures: dict[int, DeviceError]) -> None:
         """Tell of each operation of a batch that it has ended."""
         for index, (stream, position, _, guard) in enumerate(batch.ended):
-            error = failures.get(index)
-            if error is not None and guard is not None:
-                guard.failed(error)
-            elif error is not None:
-                stream.timeline.fail(position, error)
+            if (error := failures.get(index)) is not None:
+                _fail(stream, position, guard, error)
             if stream.blocked_at == position:
                 stream.blocked_at = 0
             stream.timeline.complete(position)
@@ -288,8 +289,25 @@ def _finish(ended: Ended) -> DeviceError | None:
     """Do what is to be done on the host; gives what failed."""
     assert ended.finisher is not None
     try:
-        return ended.finisher()
+        return ended.finisher(True)
     except Exception as error:  # noqa: BLE001 - whoever waits is told
         failed = DeviceError(f"finishing failed on the host: {error}")
         failed.__cause__ = error.with_traceback(None)
         return failed
+
+
+def _fail(
+    stream: VulkanStream, position: int, guard: Guard | None, error: DeviceError
+) -> None:
+    """Say that an operation failed, before it is completed."""
+    if guard is not None:
+        guard.failed(error)
+    else:
+        stream.timeline.fail(position, error)
+
+
+def _as_failure(error: BaseException, call: str) -> DeviceError:
+    """What the waits for an operation raise that the driver has refused."""
+    failed = DeviceError(f"the driver refused it: {error}", call=call)
+    failed.__cause__ = error
+    return failed

@@ -1,0 +1,225 @@
+"""What the Vulkan backend decides without a driver: times, limits, choice, ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accy_async.artifact.spirv import SpirvBinding, SpirvEntryPoint, SpirvModule
+from accy_async.backends.vulkan.choice import DeviceType, FoundDevice, choose_device
+from accy_async.backends.vulkan.clock import elapsed_ticks
+from accy_async.backends.vulkan.limits import VulkanLimits, check_module
+from accy_async.backends.vulkan.ranges import Ranges
+from accy_async.backends.vulkan.results import describe, result_error
+from accy_async.errors import (
+    BackendUnavailable,
+    CapabilityMismatch,
+    InvalidArtifact,
+    InvalidValue,
+    OutOfMemory,
+)
+
+PLAIN = SpirvModule(
+    version=(1, 5),
+    capabilities=frozenset({"Shader"}),
+    extensions=(),
+    entry_points=(SpirvEntryPoint("k", (64, 1, 1)),),
+    bindings=(SpirvBinding(0, 0, "storage_buffer"),),
+    push_constant_bytes=0,
+    execution_modes=frozenset(),
+)
+
+
+# C79: time stamps
+
+
+def test_ticks_are_counted_modulo_the_valid_bits() -> None:
+    assert elapsed_ticks(2**36 - 5, 5, 36) == 10
+    assert 52.08 * (elapsed_ticks(2**36 - 5, 5, 36) or 0) == pytest.approx(520.8)
+    above = 0xABC << 36
+    assert elapsed_ticks(above | 7, 12, 36) == 5
+    assert elapsed_ticks(2**64 - 1, 4, 64) == 5
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 9), (9, 0), (1 << 36, 9)])
+def test_stamps_of_zero_are_not_measured(start: int, end: int) -> None:
+    assert elapsed_ticks(start, end, 36) is None
+
+
+@given(st.integers(1, 64), st.data())
+def test_elapsed_is_what_was_added(bits: int, data: st.DataObject) -> None:
+    start = data.draw(st.integers(1, 2**bits - 1))
+    passed = data.draw(st.integers(0, 2**bits - 1))
+    end = (start + passed) % 2**bits
+    assert elapsed_ticks(start, end, bits) == (passed if end else None)
+
+
+# C81: limits
+
+
+def refusal(changes: dict[str, Any]) -> str:
+    module = attrs.evolve(PLAIN, **changes)
+    with pytest.raises(CapabilityMismatch) as caught:
+        check_module(module, "k", 9, VulkanLimits())
+    return str(caught.value)
+
+
+def test_a_plain_module_runs_on_the_least_device() -> None:
+    check_module(PLAIN, "k", 1, VulkanLimits())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"entry_points": (SpirvEntryPoint("k", (256, 1, 1)),)},
+            "256 maxComputeWorkGroupInvocations (it has 128)",
+        ),
+        (
+            {"entry_points": (SpirvEntryPoint("k", (1, 1, 128)),)},
+            "128 maxComputeWorkGroupSize z (it has 64)",
+        ),
+        ({"push_constant_bytes": 132}, "132 bytes of maxPushConstantsSize"),
+        ({"shared_bytes": 16388}, "16388 bytes of maxComputeSharedMemorySize"),
+        (
+            {"bindings": tuple(SpirvBinding(0, i, "storage_buffer") for i in range(5))},
+            "5 maxPerStageDescriptorStorageBuffers (it has 4)",
+        ),
+        ({"capabilities": frozenset({"Shader", "Int64"})}, "shaderInt64"),
+        ({"capabilities": frozenset({"Shader", "Float64"})}, "shaderFloat64"),
+        (
+            {"capabilities": frozenset({"Shader", "GroupNonUniformShuffle"})},
+            "subgroup shuffle",
+        ),
+        (
+            {"capabilities": frozenset({"Shader", "StorageBuffer16BitAccess"})},
+            "storageBuffer16BitAccess",
+        ),
+        ({"capabilities": frozenset({"Shader", "4711"})}, "SPIR-V capability 4711"),
+        (
+            {
+                "capabilities": frozenset({"Shader", "DenormPreserve"}),
+                "execution_modes": frozenset({(4459, 32)}),
+            },
+            "shaderDenormPreserveFloat32",
+        ),
+    ],
+)
+def test_each_limit_is_named_with_its_value(
+    changes: dict[str, Any], words: str
+) -> None:
+    message = refusal(changes)
+    assert words in message
+    assert "'k'" in message
+
+
+def test_a_device_that_has_it_takes_it() -> None:
+    module = attrs.evolve(PLAIN, capabilities=frozenset({"Shader", "Int64"}))
+    check_module(module, "k", 1, VulkanLimits(features=frozenset({"shaderInt64"})))
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        SpirvBinding(1, 0, "storage_buffer"),
+        SpirvBinding(0, 0, "uniform_buffer"),
+        SpirvBinding(0, 3, "storage_buffer"),
+    ],
+)
+def test_resources_that_are_no_buffers_of_the_kernel_are_refused(
+    binding: SpirvBinding,
+) -> None:
+    with pytest.raises(InvalidArtifact, match="kernel 'k' has a"):
+        check_module(attrs.evolve(PLAIN, bindings=(binding,)), "k", 2, VulkanLimits())
+
+
+# Choosing a device
+
+
+def found(index: int, kind: DeviceType, name: str, unusable: str = "") -> FoundDevice:
+    return FoundDevice(
+        index=index, name=name, driver="driver", kind=kind, unusable=unusable
+    )
+
+
+SOFTWARE = found(0, DeviceType.CPU, "llvmpipe")
+SMALL = found(1, DeviceType.INTEGRATED_GPU, "Small")
+LARGE = found(2, DeviceType.DISCRETE_GPU, "Large 9000")
+OLD = found(3, DeviceType.DISCRETE_GPU, "Old", "it has Vulkan 1.0")
+
+
+def test_the_best_is_hardware_where_there_is_any() -> None:
+    every = [SOFTWARE, SMALL, LARGE, OLD]
+    assert choose_device(every, None) is LARGE
+    assert choose_device([SOFTWARE, SMALL], None) is SMALL
+    assert choose_device([SOFTWARE, OLD], None) is SOFTWARE
+
+
+def test_auto_takes_no_software_device() -> None:
+    with pytest.raises(BackendUnavailable, match="no hardware device"):
+        choose_device([SOFTWARE, OLD], None, hardware_only=True)
+    assert choose_device([SOFTWARE], "LLVM", hardware_only=True) is SOFTWARE
+
+
+def test_devices_are_had_by_number_and_by_name() -> None:
+    every = [SOFTWARE, SMALL, LARGE, OLD]
+    assert choose_device(every, 0) is SOFTWARE
+    assert choose_device(every, "large") is LARGE
+    with pytest.raises(InvalidValue, match="2: Large 9000"):
+        choose_device(every, 7)
+    with pytest.raises(InvalidValue, match="Large 9000"):
+        choose_device(every, "abacus")
+    with pytest.raises(BackendUnavailable, match=r"Vulkan 1\.0"):
+        choose_device(every, 3)
+    with pytest.raises(BackendUnavailable, match="no device was found"):
+        choose_device([], None)
+
+
+# Results
+
+
+def test_results_have_names_and_kinds() -> None:
+    assert describe(-4) == "VK_ERROR_DEVICE_LOST (-4)"
+    assert describe(2) == "VK_TIMEOUT (2)"
+    assert describe(-424242) == "VkResult -424242"
+    assert isinstance(result_error(-2, "vkAllocateMemory"), OutOfMemory)
+    assert isinstance(result_error(-8, "vkCreateDevice"), CapabilityMismatch)
+    lost = result_error(-4, "vkQueueSubmit")
+    assert getattr(lost, "is_loss", False)
+    assert "vkQueueSubmit: VK_ERROR_DEVICE_LOST (-4)" in str(lost)
+
+
+# Sub-allocation
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 400), st.sampled_from([1, 16, 64, 256])), max_size=40
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_ranges_never_overlap_and_join_again(
+    wanted: list[tuple[int, int]], random: object
+) -> None:
+    ranges = Ranges(4096)
+    taken: list[tuple[int, int]] = []
+    for size, alignment in wanted:
+        at = ranges.take(size, alignment)
+        if at is None:
+            assert ranges.largest < size + alignment
+            continue
+        assert at % alignment == 0
+        assert 0 <= at <= 4096 - size
+        assert all(at + size <= other or other + n <= at for other, n in taken)
+        taken.append((at, size))
+        if getattr(random, "random")() < 0.4:  # noqa: B009
+            ranges.give_back(*taken.pop(getattr(random, "randrange")(len(taken))))  # noqa: B009
+        assert ranges.free_bytes == 4096 - sum(n for _, n in taken)
+    for at, size in taken:
+        ranges.give_back(at, size)
+    assert ranges.is_empty
+    assert ranges.largest == 4096

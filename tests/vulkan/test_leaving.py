@@ -1,0 +1,77 @@
+"""C83: every way of leaving gives the device back in the right order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.vulkan import harness
+
+pytestmark = pytest.mark.vulkan
+
+_OPEN = """
+import gc, sys
+import numpy as np
+from accy_async.backends.vulkan import VulkanBackend
+from tests.vulkan import native
+
+backend = VulkanBackend(validation={validation})
+instance = backend._device.instance
+loaded = backend.load_artifact(native.artifact("count"))
+stream, event = backend.create_stream(), backend.create_event(timing=True)
+buffer = backend.allocate_buffer(1 << 20)
+backend.write_buffer(buffer, np.ones(1 << 18, np.uint32), stream=stream)
+backend.record_event(event, stream)
+out = np.zeros(1 << 18, np.uint32)
+backend.read_buffer(buffer, out, stream=stream)
+"""
+_ENDS = {
+    "everything is kept beyond the end": "",
+    "closed while it works": "backend.close()",
+    "closed twice": "backend.close(); backend.close()",
+    "used after it was closed": """
+backend.close()
+from accy_async.errors import SessionClosed
+try:
+    backend.allocate_buffer(4)
+except SessionClosed:
+    pass
+else:
+    sys.exit("not refused")
+""",
+    "forgotten": "del backend; gc.collect()",
+    "exit in the middle": "sys.exit(0)",
+}
+_WATCH = """
+import atexit
+atexit.register(lambda: None)
+_messages = instance.messages
+class _Last:
+    def __del__(self):
+        if _messages:
+            print(*_messages, file=sys.stderr)
+sys.modules["zz_last"] = _Last()
+"""
+
+
+@pytest.mark.parametrize("end", _ENDS.values(), ids=_ENDS)
+def test_interpreter_ends_well_and_validation_is_silent(end: str) -> None:
+    text = _OPEN.format(validation=harness.has_validation()) + _WATCH + end
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_nothing_of_vulkan_is_loaded_before_it_is_used() -> None:
+    text = "import accy_async, sys; print([m for m in sys.modules if 'vulkan' in m])"
+    ended = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "[]\n"
