@@ -105,7 +105,8 @@ async def test_lost_device_is_told_to_everybody(
     backend = VulkanBackend()
     library.fault = lambda number, name: VkResult.DEVICE_LOST if name == call else None
     with pytest.raises(DeviceLost, match="device is lost") as caught:
-        await scenario(backend)
+        for _ in range(1000):  # what has run already is not waited for
+            await scenario(backend)
     assert caught.value.code == VkResult.DEVICE_LOST
     assert not backend.is_healthy
     with pytest.raises(DeviceLost):
@@ -113,8 +114,8 @@ async def test_lost_device_is_told_to_everybody(
     with pytest.raises(DeviceLost):
         await backend.wait_device()
     backend.close()
-    assert backend._device.made() == {}
-    join_threads()
+    await anyio.to_thread.run_sync(join_threads)
+    assert backend._device.is_destroyed
 
 
 async def test_lost_device_names_the_launch_when_debugging(
@@ -132,6 +133,7 @@ async def test_lost_device_names_the_launch_when_debugging(
     with pytest.raises(DeviceLost) as caught:
         await scenario(backend)
     backend.close()
+    join_threads()
     assert (caught.value.node, caught.value.kernel) == ("the launch", "mix")
 
 
@@ -146,8 +148,11 @@ async def test_a_wait_that_runs_out_is_no_loss(library: FaultyLibrary) -> None:
         return VkResult.TIMEOUT
 
     library.fault = fault
-    assert await attempt() == [94]
-    assert left == 0
+    for _ in range(1000):  # what has run already is not waited for
+        assert await attempt() == [94]
+        if not left:
+            break
+    assert not left
 
 
 async def test_refused_submission_fails_its_own_work_alone(

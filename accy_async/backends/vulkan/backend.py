@@ -148,6 +148,10 @@ class VulkanBackend(VulkanSubmitting):
             self._table.sweep()
             self._give_back()
 
+    def leave(self) -> None:
+        """The hub's thread ends: it does what it was waited for with."""
+        self._give_back()
+
     def has_ended(self) -> bool:
         """True where nothing will come any more; the hub asks."""
         return self._is_given_back
@@ -160,6 +164,9 @@ class VulkanBackend(VulkanSubmitting):
             if self._table.living() or self._reaper:
                 return
             if self._stalled or any(queue.flying for queue in self._queues):
+                return
+            if self._lost is not None and self._hub.is_elsewhere:
+                self._hub.stop()  # on its way out it does the rest
                 return
             self._is_given_back = True
             self._hub.stop()
@@ -306,6 +313,8 @@ class VulkanBackend(VulkanSubmitting):
         self._submit(stream, Nothing(position))
 
     def _free(self, resource: Resource) -> None:
+        if self._lost is not None:  # it goes with the device
+            return
         if resource.kind is ObjectKind.BUFFER:
             self._allocator.give_back(cast("VulkanMemory", resource.payload))
         elif resource.kind is ObjectKind.ARTIFACT:

@@ -40,6 +40,9 @@ class Finishes(Protocol):
     def lose_to(self, error: VulkanError) -> None:
         """The device is gone."""
 
+    def leave(self) -> None:
+        """The thread ends, and calls the driver no more."""
+
 
 class Hub:
     """The thread, which is started when it is first needed.
@@ -81,6 +84,16 @@ class Hub:
                 return
             self._ring()
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """True where the thread runs and is not this one: it may be in a wait."""
+        thread = self._thread
+        return (
+            thread is not None
+            and thread.is_alive()
+            and thread is not threading.current_thread()
+        )
+
     def stop(self, patience_s: float = 0.0) -> bool:
         """Have the thread end, and wait so long for it; True where it has ended."""
         with self._cond:
@@ -108,7 +121,10 @@ class Hub:
     def _serve(self) -> None:
         while True:
             backend = self._backend()
-            if backend is None or self._is_stopping or backend.has_ended():
+            if backend is None:
+                return
+            if self._is_stopping or backend.has_ended():
+                backend.leave()
                 return
             waits = backend.awaited()
             if not waits:

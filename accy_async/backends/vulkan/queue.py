@@ -117,6 +117,7 @@ class VulkanQueue:
         )
         info = vulkan.struct("VkSemaphoreCreateInfo", pNext=kind)
         self.semaphore = device.make("Semaphore", info)
+        self._prepare_submission()
         self._pool = device.make(
             "CommandPool",
             vulkan.struct(
@@ -302,31 +303,46 @@ class VulkanQueue:
                     batch.commands, lib.VK_PIPELINE_STAGE_HOST_BIT, self._to_host
                 )
             vulkan.call("vkEndCommandBuffer", batch.commands)
-        waits = batch.waits
-        numbers = vulkan.struct(
+        info = self._info
+        self._number[0] = batch.number
+        info.commandBufferCount = batch.commands is not None
+        if batch.commands is not None:
+            self._commands[0] = batch.commands
+        info.waitSemaphoreCount = len(batch.waits)
+        self._numbers.waitSemaphoreValueCount = len(batch.waits)
+        if batch.waits:
+            kept = self._wait_in(info, batch.waits)
+            vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
+            del kept  # the driver has read it
+        else:
+            vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
+
+    def _prepare_submission(self) -> None:
+        """Make once what every submission is made with."""
+        vulkan = self.device.vulkan
+        self._number = vulkan.array("uint64_t", [0])
+        self._commands = vulkan.ffi.new("VkCommandBuffer[1]")
+        self._numbers = vulkan.struct(
             "VkTimelineSemaphoreSubmitInfo",
-            waitSemaphoreValueCount=len(waits),
-            pWaitSemaphoreValues=vulkan.array("uint64_t", list(waits.values())),
             signalSemaphoreValueCount=1,
-            pSignalSemaphoreValues=vulkan.array("uint64_t", [batch.number]),
+            pSignalSemaphoreValues=self._number,
         )
-        has_commands = batch.commands is not None
-        info = vulkan.struct(
+        self._info = vulkan.struct(
             "VkSubmitInfo",
-            pNext=numbers,
-            waitSemaphoreCount=len(waits),
-            pWaitSemaphores=vulkan.array(
-                "VkSemaphore", [queue.semaphore for queue in waits]
-            ),
-            pWaitDstStageMask=vulkan.array(
-                "VkPipelineStageFlags",
-                [lib.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT] * len(waits),
-            ),
-            commandBufferCount=int(has_commands),
-            pCommandBuffers=vulkan.array(
-                "VkCommandBuffer", [batch.commands] if has_commands else []
-            ),
+            pNext=self._numbers,
+            pCommandBuffers=self._commands,
             signalSemaphoreCount=1,
             pSignalSemaphores=vulkan.array("VkSemaphore", [self.semaphore]),
         )
-        vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
+
+    def _wait_in(self, info: Any, waits: dict[VulkanQueue, int]) -> tuple[Any, ...]:  # noqa: ANN401
+        """Have a submission wait for other queues; what has to live until then."""
+        vulkan, stages = self.device.vulkan, self.device.vulkan.lib
+        values = vulkan.array("uint64_t", list(waits.values()))
+        semaphores = vulkan.array("VkSemaphore", [queue.semaphore for queue in waits])
+        every = [stages.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT] * len(waits)
+        masks = vulkan.array("VkPipelineStageFlags", every)
+        self._numbers.pWaitSemaphoreValues = values
+        info.pWaitSemaphores = semaphores
+        info.pWaitDstStageMask = masks
+        return values, semaphores, masks
