@@ -331,9 +331,13 @@ def _leave(device: VulkanDevice, hub: Hub, queues: list[VulkanQueue]) -> None:
 
     What is at work is waited for, not for ever: then it is left to the system.
     """
+    if device.is_inherited:
+        return
+    # Its thread may be giving the device back at this moment: the interpreter must not
+    # be gone before.
+    has_stopped = hub.stop(_LEAVING_S)
     if device.is_destroyed:
         return
-    has_stopped = hub.stop(_LEAVING_S)
     for queue in queues:
         pairs = [(queue.semaphore, queue.submitted)]
         result = wait_for(device, pairs, int(_LEAVING_S * 1e9))

@@ -39,13 +39,14 @@ def elapsed_ticks(start: int, end: int, valid_bits: int) -> int | None:
 
     Args:
         start: the first, with whatever above its valid bits.
-        end: the second, taken less than one turn of the counter later.
+        end: the second, taken less than half a turn of the counter later or earlier.
         valid_bits: how many bits of them count, 1 to 64.
     """
     mask = (1 << valid_bits) - 1
     if not start & mask or not end & mask:
         return None
-    return (end - start) & mask
+    passed = (end - start) & mask
+    return passed - mask - 1 if passed > mask >> 1 else passed
 
 
 class VulkanEvent(EventState):

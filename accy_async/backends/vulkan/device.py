@@ -172,7 +172,12 @@ class VulkanDevice:
     @property
     def is_destroyed(self) -> bool:
         """True once it is, or where it is another process's."""
-        return self._is_destroyed or os.getpid() != self._process
+        return self._is_destroyed or self.is_inherited
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child, which must not touch it."""
+        return os.getpid() != self._process
 
     def _end(self, kind: str, made: Any) -> None:  # noqa: ANN401
         vulkan = self.vulkan
