@@ -113,6 +113,16 @@ def test_reshapes_between_launches_cost_nothing() -> None:
     assert kinds("f32[4,4] f32[4,4]", program) == [D, R]
 
 
+def test_a_launch_reads_no_view_of_what_it_writes_itself() -> None:
+    def program(f: Any, x: Any) -> Any:
+        total = f.reduce(x, "sum", [1], keepdims=True)
+        flat = f.reshape(total, (4,))
+        least = f.minimum(flat, 0.5)
+        return least, flat, f.concatenate([least, flat], 0)
+
+    assert kinds("f32[4,3]", program) == [R, E]
+
+
 def test_layer_normalisation_is_one_launch() -> None:
     def program(f: Any, x: Any, scale: Any, shift: Any) -> Any:
         mean = f.reduce(x, "mean", [1], keepdims=True)
@@ -131,6 +141,15 @@ def test_a_long_row_by_itself_is_not_one_blocks_work() -> None:
 
     assert [item.kind for item in items("f32[100000]", program)] == [R, E]
     assert [item.kind for item in items("f32[1000]", program)] == [P]
+
+
+def test_long_columns_are_not_one_threads_work_each() -> None:
+    def program(f: Any, x: Any) -> Any:
+        mean = f.reduce(x, "mean", [0])
+        return f.sub(x, f.broadcast(mean, x.shape, [1]))
+
+    assert [item.kind for item in items("f32[4096,64]", program)] == [R, E]
+    assert [item.kind for item in items("f32[64,4096]", program)] == [P]
 
 
 def test_sums_of_the_same_rows_are_one_launch() -> None:

@@ -252,7 +252,7 @@ def _may_write_beside(
         return False
     if entry.result.shape != group.shape or not _fits(entry, group, 1):
         return False
-    if _is_wasteful(graph, entry, group):
+    if _is_wasteful(graph, entry, group) or graph.reads_view_of(group, entry.result):
         return False
     others = [other for other in using if other is not group]
     others += [g for g in graph.readers(entry.result) if g is not group]

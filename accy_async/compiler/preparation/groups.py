@@ -153,6 +153,7 @@ class GroupGraph:
             lifted = waiting.pop()
             above = (other.height + 1 for other in self.followers(lifted))
             lifted.height = max(lifted.height, *above, 0)
+            assert lifted.height <= self.function.value_count, "groups wait in a circle"
             waiting += (
                 source
                 for source in self.sources(lifted)
@@ -216,14 +217,42 @@ class GroupGraph:
         for value in dict.fromkeys(self.base(value) for value in group.read()):
             maker = self._makers.get(value)
             for other in () if maker is None else self.groups_of(maker):
-                if value in other.written:
+                if value in other.written and other is not group:
                     yield other
 
     def is_needed_outside(self, value: Value, inside: Sequence[Group]) -> bool:
         """Whether a value has to be written if these groups are one."""
-        if value in self.results or self.is_viewed(value):
+        shown = [value]
+        for other in shown:
+            shown += self._views_of.get(other, ())
+        if not self.results.isdisjoint(shown):
             return True
         return any(group not in inside for group in self.readers(value))
+
+    def reads_view_of(self, group: Group, value: Value) -> bool:
+        """Whether a group reads a value's elements in another shape."""
+        return any(self._is_view_of(read, {value}) for read in group.read())
+
+    def take_views(self, group: Group) -> None:
+        """Make views of what a group itself makes its members: it reads none of them.
+
+        For a group that is not added yet.
+        """
+        made = {v for entry in group.operations() for v in entry.results}
+        waiting = list(group.read())
+        while waiting:
+            value = waiting.pop()
+            if value in self.views and self._is_view_of(value, made):
+                entry = self._makers[value]
+                group.members[self.place(entry)] = entry
+                waiting += entry.operands
+
+    def _is_view_of(self, value: Value, made: set[Value]) -> bool:
+        while value in self.views:
+            value = self.views[value]
+            if value in made:
+                return True
+        return False
 
     def reaches(
         self, begin: Iterable[Group], goal: Group, but: Sequence[Group] = ()

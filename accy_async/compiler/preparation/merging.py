@@ -27,11 +27,20 @@ from accy_async.errors import UnsupportedOperation
 
 __all__ = ["merge_groups"]
 
-_MANY_ROWS = 64
+_MANY_ROWS = 512
 """Rows that keep a device busy with a block each."""
 
-_FEW_ELEMENTS = 2**16
-"""Elements that one block goes through in some 10 us."""
+_LONG_ROW = 2**14
+"""Elements of a row that one block goes through in the time of some launches."""
+
+_MANY_COLUMNS = 2**14
+"""Rows that keep a device busy with a thread each."""
+
+_LONG_COLUMN = 2**8
+"""Elements of a row that one thread goes through in that time."""
+
+_NARROW = 16
+"""Neighbours in memory of different rows from which on a thread takes a row alone."""
 
 
 def merge_groups(graph: GroupGraph) -> GroupGraph:
@@ -92,6 +101,7 @@ def _merged(graph: GroupGraph, group: Group, other: Group) -> Group | None:
         if graph.is_needed_outside(value, parts)
     ]
     merged = Group.of(parts, written, group.kind)
+    graph.take_views(merged)
     read = tuple(merged.read())
     if len(read) + len(written) + 1 > MAX_GROUP_BUFFERS:
         return None
@@ -116,8 +126,19 @@ def _is_worth_it(plan: RowPlan) -> bool:
     """
     if not plan.full_results and len(plan.stages) == 1:
         return True
-    elements = plan.rows * plan.extent
-    return plan.rows >= _MANY_ROWS or elements <= _FEW_ELEMENTS
+    if _neighbouring_rows(plan) >= _NARROW:
+        return plan.rows >= _MANY_COLUMNS or plan.extent <= _LONG_COLUMN
+    return plan.rows >= _MANY_ROWS or plan.extent <= _LONG_ROW
+
+
+def _neighbouring_rows(plan: RowPlan) -> int:
+    """How many rows have elements next to each other in memory."""
+    count = 1
+    for axis in reversed(range(len(plan.shape))):
+        if axis in plan.axes and plan.shape[axis] > 1:
+            break
+        count *= plan.shape[axis]
+    return count
 
 
 def _is_repeated(graph: GroupGraph, group: Group, other: Group, plan: RowPlan) -> bool:
