@@ -251,10 +251,16 @@ class KernelBody(ABC):
         base, dtype = self._arrays[array]
         writer = self._writer
         wide = arithmetic.integer_as_i64(writer, index.dtype, self._value(index))
+        wide = self._as_index(wide, index)
         address = writer.value(
             f"getelementptr inbounds {memory_type(dtype)}, {base}, i64 {wide}"
         )
         return f"{base.rpartition(' ')[0]} {address}"
+
+    def _as_index(self, wide: str, index: Expression) -> str:
+        """The value of an index, an i64, in the form in which addresses use it."""
+        del index
+        return wide
 
     def _read(self, dtype: DType, address: str, *, frozen: bool = False) -> str:
         loaded = self._writer.value(

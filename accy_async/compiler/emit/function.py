@@ -14,6 +14,7 @@ from collections.abc import Callable
 from accy_async.compiler.emit.body import KernelBody
 from accy_async.compiler.emit.metadata import Metadata
 from accy_async.compiler.emit.transcendental import TRANSCENDENTAL, transcendental
+from accy_async.compiler.emit.wrapping import Wrapping
 from accy_async.compiler.emit.writer import memory_type
 from accy_async.compiler.form import (
     Assert,
@@ -48,10 +49,13 @@ class KernelFunction(KernelBody):
         self._multiplies_and_adds = multiplies_and_adds
         self._per_thread: dict[str, str] = {}
         self._group: str | None = None
+        self._wrapping = Wrapping(kernel)
+        self._zero: str | None = None
 
     def text(self) -> str:
         """The function's definition."""
         self._parameters()
+        self._make_zero()
         self._blocks()
         head = (
             f"define i32 @{self._kernel.name}"
@@ -75,6 +79,21 @@ class KernelFunction(KernelBody):
         for variable in kernel.thread_variables:
             kind = f"[{kernel.threads} x {memory_type(variable.dtype)}]"
             self._per_thread[variable.name] = writer.slot(kind, _ALIGNMENT)
+
+    def _make_zero(self) -> None:
+        """A 0 of which LLVM does not know that it is one."""
+        slot = self._writer.slot("i64", 8)
+        self._writer.act(f"store volatile i64 0, ptr {slot}, align 8")
+        self._zero = self._writer.value(f"load volatile i64, ptr {slot}, align 8")
+
+    def _as_index(self, wide: str, index: Expression) -> str:
+        """The index; hidden from the vectoriser if it may wrap (see `Wrapping`).
+
+        It still makes vectors of what is computed, and gathers.
+        """
+        if not self._wrapping.wraps(index):
+            return wide
+        return self._writer.value(f"xor i64 {wide}, {self._zero}")
 
     def _blocks(self) -> None:
         """The loop over the call's blocks, which counts their ids along."""
