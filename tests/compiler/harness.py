@@ -1,10 +1,14 @@
-"""Runs kernels of the kernel form on this host's CPU, on numpy arrays."""
+"""Runs kernels of the kernel form on this host's CPU, on numpy arrays.
+
+`KernelRunner` is what runs them anywhere: tests/kernels says where.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -16,72 +20,99 @@ from accy_async.compiler.form import Expression, Kernel, KernelBuilder
 from accy_async.dtypes import DType, ScalarArgument
 
 Array = np.ndarray[Any, Any]
+Grid = tuple[int, int, int]
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-class Runner:
-    """Kernels of one payload; `run` launches one over a grid."""
+class KernelRunner(ABC):
+    """Kernels made ready for one place; `run` launches one over a grid."""
 
-    def __init__(
-        self, kernels: Sequence[Kernel], format: str, level: str | None
-    ) -> None:
-        payload = compile_cpu(kernels, format=format, level=level)
-        load = load_object if format == "cpu_object" else load_machine_code
-        self._kernels = {kernel.name: kernel for kernel in kernels}
-        self._loaded = {name: load(payload, name) for name in self._kernels}
-
-    def close(self) -> None:
-        for loaded in self._loaded.values():
-            loaded.close()
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        self.kernels = {kernel.name: kernel for kernel in kernels}
 
     def run(
         self,
         name: str,
         buffers: Sequence[Array],
         scalars: Sequence[object] = (),
-        grid: tuple[int, int, int] | int = 1,
-        blocks: tuple[int, int] | None = None,
+        grid: Grid | int = 1,
     ) -> int:
-        """Launch; the kernel's status."""
-        kernel = self._kernels[name]
-        grid = (grid, 1, 1) if isinstance(grid, int) else grid
+        """Launch, and wait for what it writes to the arrays; the kernel's status."""
+        kernel = self.kernels[name]
         assert len(buffers) == len(kernel.buffers)
-        slots = [array.ctypes.data for array in buffers]
-        slots += [
-            ScalarArgument.of(parameter.dtype, value).slot
+        given = [
+            ScalarArgument.of(parameter.dtype, value)
             for parameter, value in zip(kernel.scalars, scalars, strict=True)
         ]
+        grid = (grid, 1, 1) if isinstance(grid, int) else grid
+        return self._launch(kernel, buffers, given, grid)
+
+    @abstractmethod
+    def _launch(
+        self,
+        kernel: Kernel,
+        buffers: Sequence[Array],
+        scalars: Sequence[ScalarArgument],
+        grid: Grid,
+    ) -> int: ...
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
+        """Give back what was loaded."""
+
+
+class CpuRunner(KernelRunner):
+    """Kernels of one payload, on this host's CPU."""
+
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        format: str = "cpu_machine_code",
+        level: str | None = None,
+    ) -> None:
+        super().__init__(kernels)
+        payload = compile_cpu(kernels, format=format, level=level)
+        load = load_object if format == "cpu_object" else load_machine_code
+        self._loaded = {name: load(payload, name) for name in self.kernels}
+
+    def close(self) -> None:
+        for loaded in self._loaded.values():
+            loaded.close()
+
+    def _launch(
+        self,
+        kernel: Kernel,
+        buffers: Sequence[Array],
+        scalars: Sequence[ScalarArgument],
+        grid: Grid,
+    ) -> int:
+        blocks = 0, grid[0] * grid[1] * grid[2]
+        return self.run_blocks(kernel.name, buffers, scalars, grid, blocks)
+
+    def run_blocks(
+        self,
+        name: str,
+        buffers: Sequence[Array],
+        scalars: Sequence[ScalarArgument],
+        grid: Grid,
+        blocks: tuple[int, int],
+    ) -> int:
+        """Run the blocks of a grid from the first to before the second."""
+        slots = [array.ctypes.data for array in buffers]
+        slots += [scalar.slot for scalar in scalars]
         packed = (ctypes.c_uint64 * max(len(slots), 1))(*slots)
-        begin, end = blocks or (0, grid[0] * grid[1] * grid[2])
         launch = LaunchBlock(
             grid=grid,
-            threadgroup=kernel.threadgroup,
-            block_begin=begin,
-            block_end=end,
+            threadgroup=self.kernels[name].threadgroup,
+            block_begin=blocks[0],
+            block_end=blocks[1],
         )
         function = self._loaded[name].function
         return function(ctypes.addressof(packed), ctypes.byref(launch))
 
 
-@contextmanager
-def compiled(
-    *kernels: Kernel, format: str = "cpu_machine_code", level: str | None = None
-) -> Iterator[Runner]:
-    runner = Runner(kernels, format, level)
-    try:
-        yield runner
-    finally:
-        runner.close()
-
-
-def run_once(
-    kernel: Kernel,
-    buffers: Sequence[Array],
-    scalars: Sequence[object] = (),
-    grid: tuple[int, int, int] | int = 1,
-) -> int:
-    with compiled(kernel) as runner:
-        return runner.run(kernel.name, buffers, scalars, grid)
+def compiled(*kernels: Kernel, level: str | None = None) -> closing[CpuRunner]:
+    """Kernels on this host's CPU, or for this level of it, for a ``with``."""
+    return closing(CpuRunner(kernels, level=level))
 
 
 def elementwise(

@@ -6,12 +6,8 @@ import hashlib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.geometry import FixedLaunch
@@ -22,14 +18,7 @@ from accy_async.compiler.emit import compile_cpu, emit_cpu_assembly, emit_llvm_i
 from accy_async.compiler.emit.llvm import emit_object
 from accy_async.compiler.emit.target import LEVELS, cpu_target
 from accy_async.compiler.form import (
-    Expression,
     Kernel,
-    KernelBuilder,
-    Name,
-    constant,
-    maximum,
-    minimum,
-    select,
 )
 from accy_async.compiler.kernels import TILE, add, block_scan
 from accy_async.compiler.kernels.catalogue import (
@@ -43,13 +32,6 @@ from accy_async.errors import (
     InvalidType,
     InvalidValue,
     UnsupportedOperation,
-)
-from tests.compiler.harness import (
-    Array,
-    assert_same_bits,
-    compiled,
-    elementwise,
-    samples,
 )
 
 ADD, SCAN = add(DType.F32).kernel, block_scan(DType.F32).kernel
@@ -147,27 +129,6 @@ def test_text_that_llvm_refuses_is_an_error_not_an_abort(text: str) -> None:
         emit_object(text, cpu_target("x86-64-v2"))
 
 
-def test_largest_kernel_compiles_and_runs() -> None:
-    k = KernelBuilder("large", threadgroup=(1024, 1, 1))
-    out = k.buffer("out", DType.U64, "write_only")
-    shared = k.shared("shared", DType.U8, 48 * 1024)
-    kept = [k.thread_variable(f"v{i}", DType.U64) for i in range(32)]
-    with k.region():
-        shared[k.thread] = k.thread.cast(DType.U8)
-        for index, variable in enumerate(kept):
-            variable.set(k.thread.cast(DType.U64) + index)
-    with k.region():
-        total = k.let("first", shared[k.thread].cast(DType.U64))
-        for variable in kept:
-            total = total + variable.value
-        out[k.thread] = total
-    result = np.zeros(1024, np.uint64)
-    with compiled(k.build()) as runner:
-        runner.run("large", [result])
-    ids = np.arange(1024, dtype=np.uint64)
-    np.testing.assert_array_equal(result, ids % 256 + 32 * ids + 496)
-
-
 @pytest.mark.parametrize("dtype", list(DType), ids=str)
 def test_library_entries_load_and_derive_their_grid(dtype: DType) -> None:
     for library, entry in zip(
@@ -202,96 +163,3 @@ def test_registry_holds_what_was_asked_for_and_refuses_the_rest() -> None:
         library_entries(ArtifactFormat.CUDA_CUBIN)
     with pytest.raises(UnsupportedOperation, match="cuda_ptx is no format of cpu"):
         cpu_registry(ArtifactFormat.CUDA_PTX)
-
-
-Pair = tuple[Expression, Array]
-
-
-def _grow(dtype: DType, pairs: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
-    kind = dtype.numpy.type
-    operations: dict[str, tuple[Any, Any]] = {
-        "add": (lambda a, b: a + b, lambda a, b: a + b),
-        "sub": (lambda a, b: a - b, lambda a, b: a - b),
-        "mul": (lambda a, b: a * b, lambda a, b: a * b),
-        "scale": (lambda a, b: a * 3 + b, lambda a, b: a * kind(3) + b),
-        "pick": (
-            lambda a, b: select(a < b, b, a - 1),
-            lambda a, b: np.where(a < b, b, a - kind(1)),
-        ),
-        "abs": (lambda a, b: abs(a) - b, lambda a, b: np.abs(a) - b),
-    }
-    if dtype.is_integer:
-        operations["min"] = (minimum, np.minimum)
-        operations["max"] = (maximum, np.maximum)
-        operations["xor"] = (lambda a, b: a ^ ~b, lambda a, b: a ^ ~b)
-    else:
-        operations["div"] = (lambda a, b: a / b, lambda a, b: a / b)
-
-    def apply(name: str, left: Pair, right: Pair) -> Pair:
-        ours, numpys = operations[name]
-        with np.errstate(all="ignore"):
-            return ours(left[0], right[0]), numpys(left[1], right[1])
-
-    return st.builds(apply, st.sampled_from(sorted(operations)), pairs, pairs)
-
-
-@pytest.mark.parametrize("dtype", [DType.F32, DType.I32, DType.U16], ids=str)
-def test_random_expressions_are_numpys_to_the_bit(dtype: DType) -> None:
-    check_random_expressions(dtype)
-
-
-def check_random_expressions(
-    dtype: DType, *, constants: bool = True, examples: int = 25
-) -> None:
-    """Compare what expressions of two inputs, and a constant, compute."""
-    inputs = samples(dtype, 60), samples(dtype, 60)[::-1].copy()
-    leaves: list[tuple[str | int, Array]] = [
-        (f"in{i}", values) for i, values in enumerate(inputs)
-    ]
-    if constants:
-        leaves.append((3, np.full_like(inputs[0], 3)))
-    start = st.sampled_from(leaves)
-
-    def leaf(given_leaf: tuple[str | int, Array]) -> Pair:
-        named, values = given_leaf
-        if isinstance(named, int):
-            return constant(dtype, named), values
-        return Name(f"value_{named}", dtype), values
-
-    pairs = st.recursive(start.map(leaf), lambda p: _grow(dtype, p), max_leaves=12)
-
-    every_check = list(HealthCheck)
-
-    @settings(max_examples=examples, deadline=None, suppress_health_check=every_check)
-    @given(pairs)
-    def check(pair: Pair) -> None:
-        expression, expected = pair
-
-        k = KernelBuilder("random", threadgroup=(32, 1, 1))
-        out = k.buffer("out", dtype, "write_only")
-        sources = [k.buffer(f"in{i}", dtype, "read_only") for i in range(2)]
-        n = k.scalar("n", DType.U32)
-        base = k.block_x * 32
-        with k.region(limit=n.cast(DType.I64) - base.cast(DType.I64)):
-            for source in sources:
-                k.let(f"value_{source.name}", source.at(base + k.thread))
-            out[base + k.thread] = expression
-        result = np.zeros_like(inputs[0])
-        with compiled(k.build()) as runner:
-            runner.run(
-                "random", [result, *inputs], [len(result)], -(-len(result) // 32)
-            )
-        assert_same_bits(result, expected)
-
-    check()
-
-
-def test_products_are_rounded_before_they_are_added() -> None:
-    """No fused multiply-add: it would round once where the form rounds twice."""
-    kernel = elementwise("mad", [DType.F32] * 3, DType.F32, lambda a, b, c: a * b + c)
-    a = np.float32(1) + np.arange(64, dtype=np.float32) * np.float32(2**-23)
-    c = -(a * a)
-    out = np.ones_like(a)
-    with compiled(kernel) as runner:
-        runner.run("mad", [out, a, a, c], [64])
-    np.testing.assert_array_equal(out, np.zeros(64, np.float32))

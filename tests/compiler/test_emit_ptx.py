@@ -1,6 +1,6 @@
 """PTX as text: deterministic, with its barriers, and nothing fused.
 
-What it computes is tested on a GPU, in tests/gpu.
+What it computes is tested on a GPU, in tests/kernels.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Runs kernels of the kernel form on an NVIDIA GPU, on numpy arrays.
-
-`compiled` and `GpuRunner` are used like those of tests.compiler.harness, so that
-tests written for the CPU run here as they are.
-"""
+"""Runs kernels of the kernel form on an NVIDIA GPU, on numpy arrays."""
 
 from __future__ import annotations
 
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import anyio
 
@@ -23,10 +18,10 @@ from accy_async.compiler.emit import compile_ptx, emit_cuda
 from accy_async.compiler.form import Kernel
 from accy_async.compiler.nvrtc import compile_cuda
 from accy_async.dtypes import ScalarArgument
-from tests.compiler.harness import Array
+from tests.compiler.harness import Array, Grid, KernelRunner
 from tests.gpu import native
 
-__all__ = ["GpuRunner", "compiled", "run_once", "run_script", "shared_backend"]
+__all__ = ["GpuRunner", "run_script", "shared_backend"]
 
 
 @functools.cache
@@ -36,33 +31,29 @@ def shared_backend() -> CudaBackend:
     return CudaBackend()
 
 
-class GpuRunner:
-    """Kernels on the GPU; `run` launches one over a grid.
-
-    As PTX of LLVM's, or as CUDA C++ that NVRTC compiles.
-    """
+class GpuRunner(KernelRunner):
+    """Kernels on the GPU: PTX of LLVM's, or CUDA C++ that NVRTC compiles."""
 
     def __init__(self, kernels: Sequence[Kernel], *, as_text: bool = False) -> None:
+        super().__init__(kernels)
         self._as_text = as_text
         self._backend = shared_backend()
-        self._kernels = {kernel.name: kernel for kernel in kernels}
         self._loaded: dict[str, tuple[KernelArtifact, LoadedArtifact]] = {}
 
     def close(self) -> None:
         for _, loaded in self._loaded.values():
             self._backend.destroy(loaded)
 
-    def run(
+    def _launch(
         self,
-        name: str,
+        kernel: Kernel,
         buffers: Sequence[Array],
-        scalars: Sequence[object] = (),
-        grid: tuple[int, int, int] | int = 1,
+        scalars: Sequence[ScalarArgument],
+        grid: Grid,
     ) -> int:
-        """Launch, and write the arrays back; 0, as a kernel's status on the CPU."""
-        backend, kernel = self._backend, self._kernels[name]
-        artifact, loaded = self._load(name)
-        grid = (grid, 1, 1) if isinstance(grid, int) else grid
+        """0, as a kernel's status on the CPU: what fails here is an error."""
+        backend = self._backend
+        artifact, loaded = self._load(kernel.name)
         arrays = {array.ctypes.data: array for array in buffers}
         handles = {at: backend.allocate_buffer(a.nbytes) for at, a in arrays.items()}
         for at, array in arrays.items():
@@ -76,10 +67,7 @@ class GpuRunner:
                 )
                 for parameter, array in zip(kernel.buffers, buffers, strict=True)
             ),
-            scalars=tuple(
-                ScalarArgument.of(parameter.dtype, value)
-                for parameter, value in zip(kernel.scalars, scalars, strict=True)
-            ),
+            scalars=tuple(scalars),
             geometry=FixedLaunch(grid=grid, threadgroup=kernel.threadgroup),
         )
         backend.launch(request)
@@ -92,7 +80,7 @@ class GpuRunner:
 
     def _load(self, name: str) -> tuple[KernelArtifact, LoadedArtifact]:
         if name not in self._loaded:
-            artifact = self._artifact(self._kernels[name])
+            artifact = self._artifact(self.kernels[name])
             self._loaded[name] = artifact, self._backend.load_artifact(artifact)
         return self._loaded[name]
 
@@ -115,26 +103,6 @@ class GpuRunner:
             scalar_argument_count=len(kernel.scalars),
             payload=compile_ptx([kernel]),
         )
-
-
-@contextmanager
-def compiled(*kernels: Kernel, **_: object) -> Iterator[GpuRunner]:
-    """A runner; formats and levels, which are for CPUs, are ignored."""
-    runner = GpuRunner(kernels)
-    try:
-        yield runner
-    finally:
-        runner.close()
-
-
-def run_once(
-    kernel: Kernel,
-    buffers: Sequence[Array],
-    scalars: Sequence[object] = (),
-    grid: tuple[int, int, int] | int = 1,
-) -> int:
-    with compiled(kernel) as runner:
-        return runner.run(kernel.name, buffers, scalars, grid)
 
 
 def run_script(script: str, *, timeout_s: float = 60) -> str:

@@ -17,8 +17,9 @@ from accy_async.backends import BufferBinding, BufferHandle, LaunchRequest
 from accy_async.backends.cuda import CudaBackend
 from accy_async.backends.cuda.driver import check
 from accy_async.backends.launch import PreparedLaunch
-from accy_async.dtypes import ScalarArgument
-from accy_async.errors import CapabilityMismatch
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import CapabilityMismatch, DeviceError
+from tests.conformance.devices import CudaDevice
 from tests.gpu import native
 
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
@@ -282,3 +283,16 @@ async def test_what_ten_thousand_launches_use_is_freed_behind_the_last(
     backend.destroy(buffer)
     await backend.wait_stream(stream)
     assert await read(backend, total) == [10_000]
+
+
+def test_other_threadgroup_than_the_kernels_is_refused_unharmed() -> None:
+    """The PTX says how many threads a block has, and the driver keeps to it."""
+    device = CudaDevice()
+    buffer = device.write([0])
+    artifact = device.echo_artifact(DType.U32)
+    request = device.request(artifact, [buffer], [ScalarArgument.u32(5)])
+    wrong = attrs.evolve(request.geometry, threadgroup=(2, 1, 1))
+    with pytest.raises(DeviceError, match="cuLaunchKernel"):
+        device.backend.launch(attrs.evolve(request, geometry=wrong))
+    assert device.backend.is_healthy
+    device.close()

@@ -1,59 +1,20 @@
-"""The scan kernels on the GPU: the CPU's tests, and the same bits."""
+"""The scan kernels as one pipeline, on a GPU."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from accy_async.compiler.kernels import (
-    SCAN_DTYPES,
-    reference_scan,
-    scan,
-    scan_gpu,
-    scan_pipeline,
-)
+from accy_async.compiler.kernels import reference_scan, scan_pipeline
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.pipeline import PipelineLaunch
 from accy_async.session import open_session
 from tests.compiler.harness import assert_same_bits
-from tests.compiler.test_scan import (
-    test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound,
-    test_huge_infinite_and_nan_values_reach_what_follows_only,
-    test_integer_scan_wraps,
-    test_negative_zeros_stay_negative,
-    test_overflow_becomes_infinite_and_opposite_infinities_nan,
-    test_scan_in_place_gives_the_same,
-)
-from tests.gpu.harness import GpuRunner
-
-__all__ = [
-    "test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound",
-    "test_huge_infinite_and_nan_values_reach_what_follows_only",
-    "test_integer_scan_wraps",
-    "test_negative_zeros_stay_negative",
-    "test_overflow_becomes_infinite_and_opposite_infinities_nan",
-    "test_scan_in_place_gives_the_same",
-]
 
 pytestmark = pytest.mark.gpu
 
 LENGTHS = [1, 63, 64, 65, 255, 256, 257, 5000, 4097 * 64 - 1, 4097 * 64 + 1]
-
-
-@pytest.fixture(scope="module", params=["tile by tile", "several tiles at once"])
-def runner(request: pytest.FixtureRequest) -> Iterator[GpuRunner]:
-    of = scan if request.param == "tile by tile" else scan_gpu
-    kernels = [
-        make(dtype).kernel
-        for dtype in SCAN_DTYPES
-        for make in (of.block_scan, of.sums_scan, of.add_base)
-    ]
-    running = GpuRunner(kernels)
-    yield running
-    running.close()
 
 
 @pytest.mark.anyio

@@ -2,8 +2,7 @@
 
 The texts are C++ but for a few words, which the shims beside this file define. So what
 a kernel computes is tested where there is neither Metal nor CUDA; the compiler also
-watches for what C++ leaves undefined. `compiled` is used like that of
-tests.compiler.harness.
+watches for what C++ leaves undefined.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import functools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +23,10 @@ from accy_async.compiler.emit.text.dialect import CUDA, MSL
 from accy_async.compiler.emit.text.printer import has_assert
 from accy_async.compiler.form import Kernel
 from accy_async.dtypes import ScalarArgument
-from tests.compiler.harness import Array
+from tests.compiler.harness import Array, Grid, KernelRunner
 
-__all__ = ["COMPILER", "LANGUAGES", "HostRunner", "compiled"]
+__all__ = ["COMPILER", "HostRunner"]
 
-LANGUAGES = ("cuda", "msl")
 COMPILER = shutil.which("g++")
 _SHIMS = Path(__file__).parent / "shims"
 _OPTIONS = (
@@ -47,11 +44,11 @@ _OPTIONS = (
 )
 
 
-class HostRunner:
-    """Kernels in one language; `run` launches one over a grid."""
+class HostRunner(KernelRunner):
+    """Kernels in one language, ``cuda`` or ``msl``."""
 
     def __init__(self, kernels: Sequence[Kernel], language: str) -> None:
-        self._kernels = {kernel.name: kernel for kernel in kernels}
+        super().__init__(kernels)
         self._is_metal = language == "msl"
         text = emit_msl(kernels) if self._is_metal else emit_cuda(kernels)
         shims = "<metal_stdlib>" if self._is_metal else '"cuda.h"'
@@ -62,35 +59,29 @@ class HostRunner:
         runners = [self._runner(kernel) for kernel in kernels]
         self._library = _built("\n".join([head + text, *runners]))
 
-    def run(
+    def _launch(
         self,
-        name: str,
+        kernel: Kernel,
         buffers: Sequence[Array],
-        scalars: Sequence[object] = (),
-        grid: tuple[int, int, int] | int = 1,
+        scalars: Sequence[ScalarArgument],
+        grid: Grid,
     ) -> int:
-        """Launch; the kernel's status."""
-        kernel = self._kernels[name]
-        grid = (grid, 1, 1) if isinstance(grid, int) else grid
-        given = [
-            ScalarArgument.of(parameter.dtype, value)
-            for parameter, value in zip(kernel.scalars, scalars, strict=True)
-        ]
         status = np.zeros(1, np.uint32)
         arguments = [array.ctypes.data for array in buffers]
-        assert len(arguments) == len(kernel.buffers)
         if self._is_metal:
-            pushed = ScalarBlock(s.dtype for s in kernel.scalars).pack(given)
+            pushed = ScalarBlock(s.dtype for s in kernel.scalars).pack(scalars)
             block = ctypes.create_string_buffer(pushed, len(pushed) + 8)
             arguments += [ctypes.addressof(block), status.ctypes.data]
         else:
-            slots = (ctypes.c_uint64 * max(len(given), 1))(*(s.slot for s in given))
+            slots = (ctypes.c_uint64 * max(len(scalars), 1))(
+                *(scalar.slot for scalar in scalars)
+            )
             arguments += [
-                ctypes.addressof(slots) + 8 * index for index in range(len(given))
+                ctypes.addressof(slots) + 8 * index for index in range(len(scalars))
             ]
         packed = (ctypes.c_void_p * max(len(arguments), 1))(*arguments)
         sizes = (ctypes.c_uint32 * 3)(*grid)
-        returned: int = self._library[f"run_{name}"](packed, sizes)
+        returned: int = self._library[f"run_{kernel.name}"](packed, sizes)
         return returned or int(status[0])
 
     def _runner(self, kernel: Kernel) -> str:
@@ -102,7 +93,7 @@ class HostRunner:
             for index, buffer in enumerate(kernel.buffers)
         ]
         if self._is_metal:
-            number = list(self._kernels).index(kernel.name)
+            number = list(self.kernels).index(kernel.name)
             if kernel.scalars:
                 arguments.append(f"*(Scalars{number} *)arguments[{count}]")
             if has_assert(kernel.body):
@@ -140,13 +131,3 @@ def _built(source: str) -> ctypes.CDLL:
         )
         assert ended.returncode == 0, ended.stderr + source
         return ctypes.CDLL(str(library))
-
-
-def compiled(language: str) -> Callable[..., AbstractContextManager[HostRunner]]:
-    """What makes runners for a language; formats and levels are ignored."""
-
-    @contextmanager
-    def make(*kernels: Kernel, **_: object) -> Iterator[HostRunner]:
-        yield HostRunner(kernels, language)
-
-    return make

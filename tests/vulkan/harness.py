@@ -1,15 +1,13 @@
 """Runs kernels of the kernel form on a Vulkan device, on numpy arrays.
 
-`compiled` is used like that of tests.compiler.harness, so that tests written for the
-CPU run here as they are. One device serves them all; every launch makes what it needs
-and destroys it again.
+One device serves them all; every launch makes what it needs and destroys it again.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -25,17 +23,9 @@ from accy_async.compiler.emit.text import (
 from accy_async.compiler.emit.text.glslang import compile_shader, find_glslang
 from accy_async.compiler.form import Kernel
 from accy_async.dtypes import ScalarArgument
-from tests.compiler.harness import Array
+from tests.compiler.harness import Array, Grid, KernelRunner
 
-__all__ = [
-    "Device",
-    "VulkanRunner",
-    "compiled",
-    "device",
-    "has_validation",
-    "run_once",
-    "unavailable",
-]
+__all__ = ["Device", "VulkanRunner", "device", "has_validation", "unavailable"]
 
 _WHOLE_SIZE = 2**64 - 1  # the binding has it as a negative number
 _CONTROLS = {
@@ -153,42 +143,32 @@ class Device:
         )
 
 
-class VulkanRunner:
-    """Kernels on the device; `run` launches one over a grid.
-
-    ``edit`` may change the GLSL of each before it is compiled.
-    """
+class VulkanRunner(KernelRunner):
+    """Kernels on the device; ``edit`` may change their GLSL before it is compiled."""
 
     def __init__(
         self, kernels: Sequence[Kernel], edit: Callable[[str], str] | None = None
     ) -> None:
+        super().__init__(kernels)
         self._device = device()
-        self._kernels = {kernel.name: kernel for kernel in kernels}
         self._edit = edit
 
-    def run(
+    def _launch(
         self,
-        name: str,
+        kernel: Kernel,
         buffers: Sequence[Array],
-        scalars: Sequence[object] = (),
-        grid: tuple[int, int, int] | int = 1,
+        scalars: Sequence[ScalarArgument],
+        grid: Grid,
     ) -> int:
-        """Launch, and write the arrays back; the kernel's status."""
-        kernel = self._kernels[name]
         payload = self._compile(kernel)
-        module = check_spirv(payload, name)
+        module = check_spirv(payload, kernel.name)
         status = np.zeros(1, np.uint32)
         given = [*buffers, status][: len(module.bindings)]
-        arguments = [
-            ScalarArgument.of(parameter.dtype, value)
-            for parameter, value in zip(kernel.scalars, scalars, strict=True)
-        ]
-        pushed = ScalarBlock(s.dtype for s in kernel.scalars).pack(arguments)
+        pushed = ScalarBlock(s.dtype for s in kernel.scalars).pack(scalars)
         assert len(pushed) == module.push_constant_bytes
-        grid = (grid, 1, 1) if isinstance(grid, int) else grid
         with ExitStack() as stack:
             launch = _Launch(self._device, stack)
-            launch.run(payload, name, given, pushed, grid)
+            launch.run(payload, kernel.name, given, pushed, grid)
         return int(status[0])
 
     def _compile(self, kernel: Kernel) -> bytes:
@@ -212,7 +192,7 @@ class _Launch:
         name: str,
         arrays: Sequence[Array],
         pushed: bytes,
-        grid: tuple[int, int, int],
+        grid: Grid,
     ) -> None:
         vk, handle = self._vk, self._device.handle
         storage = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
@@ -319,7 +299,7 @@ class _Launch:
         layout: Any,
         written: Any,
         pushed: bytes,
-        grid: tuple[int, int, int],
+        grid: Grid,
     ) -> None:
         vk, handle, on = self._vk, self._device.handle, self._device
         point = vk.VK_PIPELINE_BIND_POINT_COMPUTE
@@ -346,19 +326,3 @@ class _Launch:
             on.queue, 1, [vk.VkSubmitInfo(pCommandBuffers=[command])], fence
         )
         vk.vkWaitForFences(handle, 1, [fence], vk.VK_TRUE, 60 * 10**9)
-
-
-@contextmanager
-def compiled(*kernels: Kernel, **_: object) -> Iterator[VulkanRunner]:
-    """A runner; formats and levels, which are for CPUs, are ignored."""
-    yield VulkanRunner(kernels)
-
-
-def run_once(
-    kernel: Kernel,
-    buffers: Sequence[Array],
-    scalars: Sequence[object] = (),
-    grid: tuple[int, int, int] | int = 1,
-) -> int:
-    with compiled(kernel) as runner:
-        return runner.run(kernel.name, buffers, scalars, grid)

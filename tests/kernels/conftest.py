@@ -1,4 +1,4 @@
-"""What the tests on NVIDIA GPUs share."""
+"""What the tests of kernels on NVIDIA GPUs share."""
 
 from __future__ import annotations
 

@@ -17,30 +17,45 @@ from accy_async.compiler.kernels import (
     scan_gpu,
     sums_scan,
 )
-from accy_async.compiler.kernels import scan as scan_kernels
+from accy_async.compiler.kernels import scan as scan_cpu
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidType, InvalidValue
-from tests.compiler.harness import Array, Runner, assert_same_bits
+from tests.compiler.harness import Array, KernelRunner, assert_same_bits
+from tests.kernels.places import (
+    CPU,
+    GPU,
+    HOST_CUDA,
+    HOST_MSL,
+    VULKAN,
+    Place,
+    with_dtypes,
+)
 
 LENGTHS = [1, 63, 64, 65, 255, 256, 257, 5000]
 LENGTHS += [4097 * 64 - 1, 4097 * 64 + 1, 4097 * 256 - 1, 4097 * 256 + 1]
 LONG = pytest.param(10**7, marks=pytest.mark.slow)
 
 
-@pytest.fixture(scope="module", params=["tile by tile", "several tiles at once"])
-def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
-    of = scan_kernels if request.param == "tile by tile" else scan_gpu
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((place, of), id=f"{place.name}-{how}", marks=place.marks)
+        for place in (CPU, GPU, VULKAN)
+        for how, of in (("tile by tile", scan_cpu), ("several at once", scan_gpu))
+    ],
+)
+def runner(request: pytest.FixtureRequest) -> Iterator[KernelRunner]:
+    place, of = request.param
     kernels = [
         make(dtype).kernel
         for dtype in SCAN_DTYPES
         for make in (of.block_scan, of.sums_scan, of.add_base)
     ]
-    running = Runner(kernels, "cpu_machine_code", None)
-    yield running
-    running.close()
+    with place.compiled(*kernels) as running:
+        yield running
 
 
-def scan(runner: Runner, values: Array, *, in_place: bool = False) -> Array:
+def scan(runner: KernelRunner, values: Array, *, in_place: bool = False) -> Array:
     dtype = DType.from_numpy(values.dtype)
     n, m = len(values), -(-len(values) // TILE)
     operand = values.copy()
@@ -57,7 +72,7 @@ def scan(runner: Runner, values: Array, *, in_place: bool = False) -> Array:
 @pytest.mark.parametrize("length", [*LENGTHS, LONG])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)
 def test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound(
-    runner: Runner, dtype: DType, length: int
+    runner: KernelRunner, dtype: DType, length: int
 ) -> None:
     values = np.random.default_rng(length).normal(size=length).astype(dtype.numpy)
     result = scan(runner, values)
@@ -77,7 +92,7 @@ def test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound(
 
 @pytest.mark.parametrize("length", [*LENGTHS, LONG])
 @pytest.mark.parametrize("dtype", [DType.I32, DType.U32], ids=str)
-def test_integer_scan_wraps(runner: Runner, dtype: DType, length: int) -> None:
+def test_integer_scan_wraps(runner: KernelRunner, dtype: DType, length: int) -> None:
     low, high = int(dtype.minimum), int(dtype.maximum)
     values = np.random.default_rng(length).integers(
         low, high, length, dtype.numpy, endpoint=True
@@ -87,8 +102,16 @@ def test_integer_scan_wraps(runner: Runner, dtype: DType, length: int) -> None:
     np.testing.assert_array_equal(result, reference_scan(values))
 
 
+@with_dtypes(SCAN_DTYPES, [HOST_CUDA, HOST_MSL])
+def test_printed_scan_is_the_reference_to_the_bit(place: Place, dtype: DType) -> None:
+    values = np.arange(600).astype(dtype.numpy) * dtype.numpy.type(3)
+    kernels = [make(dtype).kernel for make in (block_scan, sums_scan, add_base)]
+    with place.compiled(*kernels) as runner:
+        assert_same_bits(scan(runner, values), reference_scan(values))
+
+
 @pytest.mark.parametrize("dtype", SCAN_DTYPES, ids=str)
-def test_scan_in_place_gives_the_same(runner: Runner, dtype: DType) -> None:
+def test_scan_in_place_gives_the_same(runner: KernelRunner, dtype: DType) -> None:
     values = np.arange(1, 70_000).astype(dtype.numpy)
     assert_same_bits(scan(runner, values, in_place=True), reference_scan(values))
 
@@ -98,7 +121,7 @@ def test_scan_in_place_gives_the_same(runner: Runner, dtype: DType) -> None:
     [(np.inf, 100), (-np.inf, 700), (np.nan, 65_535), (3e38, 300), (1e-45, 0)],
 )
 def test_huge_infinite_and_nan_values_reach_what_follows_only(
-    runner: Runner, special: float, at: int
+    runner: KernelRunner, special: float, at: int
 ) -> None:
     values = np.random.default_rng(5).normal(size=66_000).astype(np.float32)
     values[at] = special
@@ -113,7 +136,9 @@ def test_huge_infinite_and_nan_values_reach_what_follows_only(
         assert np.isfinite(result).all()
 
 
-def test_overflow_becomes_infinite_and_opposite_infinities_nan(runner: Runner) -> None:
+def test_overflow_becomes_infinite_and_opposite_infinities_nan(
+    runner: KernelRunner,
+) -> None:
     values = np.full(600, 3e38, np.float32)
     values[500] = -np.inf
     result = scan(runner, values)
@@ -123,7 +148,7 @@ def test_overflow_becomes_infinite_and_opposite_infinities_nan(runner: Runner) -
     assert np.isnan(result[511:]).all()
 
 
-def test_negative_zeros_stay_negative(runner: Runner) -> None:
+def test_negative_zeros_stay_negative(runner: KernelRunner) -> None:
     values = np.full(66_000, -0.0, np.float32)
     assert np.signbit(scan(runner, values)).all()
 

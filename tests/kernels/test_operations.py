@@ -6,7 +6,6 @@ import operator
 from typing import Any
 
 import numpy as np
-import pytest
 
 from accy_async.artifact.native.host import host_level, level_supports
 from accy_async.compiler.form import (
@@ -23,11 +22,11 @@ from accy_async.dtypes import DType
 from tests.compiler.harness import (
     Array,
     assert_same_bits,
-    compiled,
     elementwise,
     samples,
     storage,
 )
+from tests.kernels.places import EVERYWHERE, Place, cpu, on, with_dtypes
 
 INTEGERS = [dtype for dtype in DType if dtype.is_integer]
 COMPUTED = [DType.BOOL, *INTEGERS, DType.F32, DType.F64]
@@ -85,12 +84,12 @@ def _expected_binary(op: BinaryOperation, dtype: DType, a: Array, b: Array) -> A
     return _divide(dtype, a, b, quotient=op is BinaryOperation.DIVIDE)
 
 
-@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
-def test_binary_operations_match_numpy(dtype: DType) -> None:
+@with_dtypes(COMPUTED, EVERYWHERE)
+def test_binary_operations_match_numpy(place: Place, dtype: DType) -> None:
     operations = [op for op in BinaryOperation if op.takes(dtype)]
     a, b = _pairs(dtype)
     with (
-        compiled(
+        place.compiled(
             *(
                 elementwise(
                     op.name, [dtype] * 2, dtype, lambda x, y, o=op: Binary(o, x, y)
@@ -106,8 +105,10 @@ def test_binary_operations_match_numpy(dtype: DType) -> None:
             assert_same_bits(out, _expected_binary(op, dtype, a, b))
 
 
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_division_by_a_constant_matches_division_by_its_value(dtype: DType) -> None:
+@with_dtypes(INTEGERS, EVERYWHERE)
+def test_division_by_a_constant_matches_division_by_its_value(
+    place: Place, dtype: DType
+) -> None:
     a = samples(dtype)
     divisors = [0, 1, 3, 8] + ([-1, -3] if dtype.is_signed else [])
     kernels = [
@@ -115,7 +116,7 @@ def test_division_by_a_constant_matches_division_by_its_value(dtype: DType) -> N
         for i, d in enumerate(divisors)
         for name, f in (("div", operator.truediv), ("rem", operator.mod))
     ]
-    with compiled(*kernels) as runner:
+    with place.compiled(*kernels) as runner:
         for i, d in enumerate(divisors):
             right = np.full_like(a, d)
             for name in ("div", "rem"):
@@ -124,8 +125,8 @@ def test_division_by_a_constant_matches_division_by_its_value(dtype: DType) -> N
                 assert_same_bits(out, _divide(dtype, a, right, quotient=name == "div"))
 
 
-@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
-def test_comparisons_and_select_match_numpy(dtype: DType) -> None:
+@with_dtypes(COMPUTED, EVERYWHERE)
+def test_comparisons_and_select_match_numpy(place: Place, dtype: DType) -> None:
     functions = {
         Comparison.EQUALS: operator.eq,
         Comparison.DIFFERS: operator.ne,
@@ -143,7 +144,7 @@ def test_comparisons_and_select_match_numpy(dtype: DType) -> None:
     choice = elementwise(
         "choice", [dtype] * 2, dtype, lambda x, y: select(x.equals(y), x, y)
     )
-    with compiled(*kernels, choice) as runner:
+    with place.compiled(*kernels, choice) as runner:
         for comparison in comparisons:
             out = np.zeros(len(a), bool)
             runner.run(comparison.name, [out, a, b], [len(a)], -(-len(a) // 64))
@@ -153,8 +154,8 @@ def test_comparisons_and_select_match_numpy(dtype: DType) -> None:
         assert_same_bits(chosen, np.where(a == b, a, b))
 
 
-@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
-def test_unary_operations_match_numpy(dtype: DType) -> None:
+@with_dtypes(COMPUTED, EVERYWHERE)
+def test_unary_operations_match_numpy(place: Place, dtype: DType) -> None:
     exact: dict[UnaryOperation, Any] = {
         UnaryOperation.NEGATE: operator.neg,
         UnaryOperation.ABSOLUTE: np.abs,
@@ -176,7 +177,7 @@ def test_unary_operations_match_numpy(dtype: DType) -> None:
         elementwise(op.name, [dtype], dtype, lambda x, op=op: Unary(op, x))
         for op in operations
     ]
-    with compiled(*kernels) as runner, np.errstate(all="ignore"):
+    with place.compiled(*kernels) as runner, np.errstate(all="ignore"):
         for op in operations:
             out = np.zeros_like(a)
             runner.run(op.name, [out, a], [len(a)], -(-len(a) // 64))
@@ -206,18 +207,18 @@ def _expected_cast(source: DType, target: DType, a: Array) -> Array:
     return a.astype(target.numpy)
 
 
-@pytest.mark.parametrize("source", COMPUTED, ids=str)
-def test_casts_match_numpy_and_saturate(source: DType) -> None:
-    targets = [t for t in COMPUTED if can_cast(source, t)]
-    a = samples(source)
+@with_dtypes(COMPUTED, EVERYWHERE)
+def test_casts_match_numpy_and_saturate(place: Place, dtype: DType) -> None:
+    targets = [t for t in COMPUTED if t not in place.lacks and can_cast(dtype, t)]
+    a = samples(dtype)
     kernels = [
-        elementwise(f"to_{t}", [source], t, lambda x, t=t: x.cast(t)) for t in targets
+        elementwise(f"to_{t}", [dtype], t, lambda x, t=t: x.cast(t)) for t in targets
     ]
-    with compiled(*kernels) as runner, np.errstate(all="ignore"):
+    with place.compiled(*kernels) as runner, np.errstate(all="ignore"):
         for target in targets:
             out = np.zeros(len(a), target.numpy)
             runner.run(f"to_{target}", [out, a], [len(a)], -(-len(a) // 64))
-            assert_same_bits(out, _expected_cast(source, target, a))
+            assert_same_bits(out, _expected_cast(dtype, target, a))
 
 
 def _nearest_bf16(values: Array) -> Array:
@@ -238,8 +239,8 @@ def _nearest_bf16(values: Array) -> Array:
     return result.astype(np.uint16)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_f16_and_bf16_convert_exactly_and_round_to_nearest_even(level: str) -> None:
+@on(*(cpu(level=level) for level in LEVELS), *EVERYWHERE[1:])
+def test_f16_and_bf16_convert_exactly_and_round_to_nearest_even(place: Place) -> None:
     every = np.arange(2**16, dtype=np.uint16)
     widths = (DType.F16, DType.BF16)
     kernels = [
@@ -259,7 +260,7 @@ def test_f16_and_bf16_convert_exactly_and_round_to_nearest_even(level: str) -> N
     with np.errstate(all="ignore"):
         near = [np.nextafter(wide, 0), np.nextafter(wide, np.inf)]
     wide = np.concatenate([wide, *near])
-    with compiled(*kernels, level=level) as runner, np.errstate(all="ignore"):
+    with place.compiled(*kernels) as runner, np.errstate(all="ignore"):
         for half, expected in zip(widths, (f16, bf16), strict=True):
             out = np.zeros(len(every), np.float32)
             runner.run(f"from_{half}", [out, every], [len(out)], len(out) // 64)
@@ -275,23 +276,26 @@ def test_f16_and_bf16_convert_exactly_and_round_to_nearest_even(level: str) -> N
         ).all()
 
 
-def test_bitcast_keeps_bits() -> None:
+@on(*EVERYWHERE)
+def test_bitcast_keeps_bits(place: Place) -> None:
     a = samples(DType.F32)
     kernel = elementwise("bits", [DType.F32], DType.U32, lambda x: x.bitcast(DType.U32))
     out = np.zeros(len(a), np.uint32)
-    with compiled(kernel) as runner:
+    with place.compiled(kernel) as runner:
         runner.run("bits", [out, a], [len(a)], -(-len(a) // 64))
     assert_same_bits(out, a.view(np.uint32))
 
 
-@pytest.mark.parametrize("dtype", list(DType), ids=str)
-def test_every_dtype_is_loaded_stored_and_passed_as_a_scalar(dtype: DType) -> None:
+@with_dtypes(DType, (cpu("cpu_object"), *EVERYWHERE[1:]))
+def test_every_dtype_is_loaded_stored_and_passed_as_a_scalar(
+    place: Place, dtype: DType
+) -> None:
     from accy_async.compiler.kernels import copy, fill
 
     kernels = (fill(dtype).kernel, copy(dtype).kernel)
     value: object = True if dtype is DType.BOOL else 3
     out, source = np.zeros(300, storage(dtype)), np.zeros(300, storage(dtype))
-    with compiled(*kernels, format="cpu_object") as runner:
+    with place.compiled(*kernels) as runner:
         runner.run(kernels[0].name, [source], [299, value], 2)
         runner.run(kernels[1].name, [out, source], [300], 2)
     expected = 0x4040 if dtype is DType.BF16 else value
