@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ from accy_async.dtypes import DType
 
 __all__: list[str] = []
 
+_Reduction = Callable[..., TracedArray]
+
 
 def _sum_dtype(dtype: DType) -> DType:
     """Numpy sums integers and truth values in the widest type of their kind."""
@@ -44,7 +48,7 @@ def _reduce(
     a: object,
     kind: str,
     axis: object,
-    dtype: DType | None,
+    dtype: DType | None = None,
     *,
     keepdims: object,
 ) -> TracedArray:
@@ -60,101 +64,49 @@ def _wanted(dtype: object, default: DType) -> DType:
     return dtype if isinstance(dtype, DType) else DType.from_numpy(dtype)
 
 
-@implements(np.sum)
-def _sum(
-    a: object,
-    axis: object = None,
-    dtype: object = None,
-    out: object = None,
-    keepdims: object = False,
-    **options: object,
-) -> TracedArray:
-    plain("sum", {"out": out, **options})
-    wanted = _wanted(dtype, _sum_dtype(dtype_of(a)))
-    return _reduce(a, "sum", axis, wanted, keepdims=keepdims)
+def _float_dtype(dtype: DType) -> DType:
+    """Numpy computes means and the like of what is no float in f64."""
+    return dtype if dtype.is_float else DType.F64
 
 
-@implements(np.prod)
-def _prod(
-    a: object,
-    axis: object = None,
-    dtype: object = None,
-    out: object = None,
-    keepdims: object = False,
-    **options: object,
-) -> TracedArray:
-    plain("prod", {"out": out, **options})
-    wanted = _wanted(dtype, _sum_dtype(dtype_of(a)))
-    return _reduce(a, "product", axis, wanted, keepdims=keepdims)
+def _total(name: str, kind: str, default: Callable[[DType], DType]) -> _Reduction:
+    """Reduces in the dtype that is asked for, else in ``default`` of the operand's."""
+
+    def reduce(
+        a: object,
+        axis: object = None,
+        dtype: object = None,
+        out: object = None,
+        keepdims: object = False,
+        **options: object,
+    ) -> TracedArray:
+        plain(name, {"out": out, **options})
+        wanted = _wanted(dtype, default(dtype_of(a)))
+        return _reduce(a, kind, axis, wanted, keepdims=keepdims)
+
+    return reduce
 
 
-@implements(np.mean)
-def _mean(
-    a: object,
-    axis: object = None,
-    dtype: object = None,
-    out: object = None,
-    keepdims: object = False,
-    **options: object,
-) -> TracedArray:
-    plain("mean", {"out": out, **options})
-    own = dtype_of(a)
-    wanted = _wanted(dtype, own if own.is_float else DType.F64)
-    return _reduce(a, "mean", axis, wanted, keepdims=keepdims)
+def _choice(name: str, reduced: Callable[..., TracedArray]) -> _Reduction:
+    """Reduces to one of the elements, or to whether there is one, by ``reduced``."""
 
+    def reduce(
+        a: object,
+        axis: object = None,
+        out: object = None,
+        keepdims: object = False,
+        **options: object,
+    ) -> TracedArray:
+        plain(name, {"out": out, **options})
+        return reduced(a, axis=axis, keepdims=keepdims)
 
-@implements(np.max, np.amax)
-def _max(
-    a: object,
-    axis: object = None,
-    out: object = None,
-    keepdims: object = False,
-    **options: object,
-) -> TracedArray:
-    plain("max", {"out": out, **options})
-    return _reduce(a, "maximum", axis, None, keepdims=keepdims)
-
-
-@implements(np.min, np.amin)
-def _min(
-    a: object,
-    axis: object = None,
-    out: object = None,
-    keepdims: object = False,
-    **options: object,
-) -> TracedArray:
-    plain("min", {"out": out, **options})
-    return _reduce(a, "minimum", axis, None, keepdims=keepdims)
-
-
-@implements(np.any)
-def _any(
-    a: object,
-    axis: object = None,
-    out: object = None,
-    keepdims: object = False,
-    **options: object,
-) -> TracedArray:
-    """Without elements there is none that is true; a sum knows that, a maximum not."""
-    plain("any", {"out": out, **options})
-    return _truth(a, axis, keepdims, "maximum", empty=False)
-
-
-@implements(np.all)
-def _all(
-    a: object,
-    axis: object = None,
-    out: object = None,
-    keepdims: object = False,
-    **options: object,
-) -> TracedArray:
-    plain("all", {"out": out, **options})
-    return _truth(a, axis, keepdims, "minimum", empty=True)
+    return reduce
 
 
 def _truth(
-    a: object, axis: object, keepdims: object, kind: str, *, empty: bool
+    a: object, *, axis: object, keepdims: object, kind: str, empty: bool
 ) -> TracedArray:
+    """Without elements none is true and all are, which no maximum or minimum knows."""
     x = lift(a, DType.BOOL)
     axes = axes_of(axis, x.rank, kind)
     if any(x.shape[one] == 0 for one in axes):
@@ -164,7 +116,16 @@ def _truth(
             if is_set(keepdims) or one not in axes
         ]
         return wrap(current().builder.constant(empty, TensorType(DType.BOOL, shape)))
-    return _reduce(wrap(x), kind, axes, None, keepdims=keepdims)
+    return _reduce(wrap(x), kind, axes, keepdims=keepdims)
+
+
+_sum = implements(np.sum)(_total("sum", "sum", _sum_dtype))
+_mean = implements(np.mean)(_total("mean", "mean", _float_dtype))
+_max = implements(np.max, np.amax)(_choice("max", partial(_reduce, kind="maximum")))
+_min = implements(np.min, np.amin)(_choice("min", partial(_reduce, kind="minimum")))
+implements(np.prod)(_total("prod", "product", _sum_dtype))
+implements(np.any)(_choice("any", partial(_truth, kind="maximum", empty=False)))
+implements(np.all)(_choice("all", partial(_truth, kind="minimum", empty=True)))
 
 
 @implements(np.ptp)
@@ -229,8 +190,7 @@ def _var(
     **options: object,
 ) -> TracedArray:
     plain("var", {"out": out, **options})
-    own = dtype_of(a)
-    x = wrap(lift(a, _wanted(dtype, own if own.is_float else DType.F64)))
+    x = wrap(lift(a, _wanted(dtype, _float_dtype(dtype_of(a)))))
     apart = call(np.subtract, x, _mean(x, axis, keepdims=True))
     squares = call(np.square, apart)
     count = 1
@@ -341,8 +301,7 @@ def _norm(
     """The root of the sum of squares, of all elements or along one axis."""
     if ord not in (None, 2) or (ord == 2 and axis is None and len(shape_of(x)) != 1):
         raise refusal(f"of order {ord!r} is not traced", operation="linalg.norm")
-    own = dtype_of(x)
-    array = wrap(lift(x, own if own.is_float else DType.F64))
+    array = wrap(lift(x, _float_dtype(dtype_of(x))))
     total = _sum(call(np.square, array), axis, keepdims=keepdims)
     result: TracedArray = call(np.sqrt, total)
     return result
