@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 from cyclopts.validators import Number
 
 from accy_async import __version__, run
@@ -19,6 +19,7 @@ from accy_async.cli.devices import (
 )
 from accy_async.cli.devices import show as show_devices
 from accy_async.cli.exits import ExitCode, UsageError
+from accy_async.cli.options import Json, Traceback
 from accy_async.cli.terminal import (
     Interrupts,
     console,
@@ -43,22 +44,9 @@ Exit codes:
   130  interrupted (143: killed politely)
 """
 
-_MACHINES = Group("For machines and for finding faults", sort_key=2)
-_FLAG = Parameter(negative="", group=_MACHINES, show_default=False)
-Json = Annotated[bool, _FLAG]
-Traceback = Annotated[bool, _FLAG]
-
 
 def devices(*, json: Json = False, traceback: Traceback = False) -> int:
-    """Show what is here, what can run, and why the rest cannot.
-
-    Parameters
-    ----------
-    json: bool
-        Print one JSON document and nothing else.
-    traceback: bool
-        Show where an error came from.
-    """
+    """Show what is here, what can run, and why the rest cannot."""
     del traceback
     rows = device_rows()
     if json:
@@ -100,10 +88,6 @@ def demo(
         On how many streams.
     loop: str
         The event loop.
-    json: bool
-        Print one JSON document and nothing else.
-    traceback: bool
-        Show where an error came from.
     """
     del traceback
     from accy_async.cli.demo import DemoOptions, run_demo

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from accy_async.artifact.store import (
@@ -17,32 +17,23 @@ from accy_async.artifact.store import (
     default_store,
 )
 from accy_async.cli.exits import ExitCode, UsageError
+from accy_async.cli.options import Json, Traceback
 from accy_async.cli.terminal import console, write_json
 
 __all__ = ["cache_app", "clear", "prune", "show"]
 
-_MACHINES = Group("For machines and for finding faults", sort_key=2)
-_FLAG = Parameter(negative="", group=_MACHINES, show_default=False)
-Json = Annotated[bool, _FLAG]
-Traceback = Annotated[bool, _FLAG]
+Folder = Annotated[
+    Path | None,
+    Parameter(help="The cache's folder; the user's own if left out."),
+]
 _MIB = 2**20
 _DAY_S = 86_400.0
 
 
 def show(
-    *, folder: Path | None = None, json: Json = False, traceback: Traceback = False
+    *, folder: Folder = None, json: Json = False, traceback: Traceback = False
 ) -> int:
-    """Show where compiled code is kept, how much of it, and how old it is.
-
-    Parameters
-    ----------
-    folder: Path
-        The cache's folder; the user's own if left out.
-    json: bool
-        Print one JSON document and nothing else.
-    traceback: bool
-        Show where an error came from.
-    """
+    """Show where compiled code is kept, how much of it, and how old it is."""
     del traceback
     store = _store(folder)
     now = time.time()
@@ -82,7 +73,7 @@ def prune(
         float | None, Parameter(validator=Number(gte=0, lt=math.inf))
     ] = None,
     unused_days: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
-    folder: Path | None = None,
+    folder: Folder = None,
     json: Json = False,
     traceback: Traceback = False,
 ) -> int:
@@ -94,12 +85,6 @@ def prune(
         How much may stay; the cache's limit if left out.
     unused_days: float
         Also remove what was not used for so many days.
-    folder: Path
-        The cache's folder; the user's own if left out.
-    json: bool
-        Print one JSON document and nothing else.
-    traceback: bool
-        Show where an error came from.
     """
     del traceback
     report = _store(folder).prune(
@@ -110,19 +95,9 @@ def prune(
 
 
 def clear(
-    *, folder: Path | None = None, json: Json = False, traceback: Traceback = False
+    *, folder: Folder = None, json: Json = False, traceback: Traceback = False
 ) -> int:
-    """Remove all of it; it is compiled again when it is wanted.
-
-    Parameters
-    ----------
-    folder: Path
-        The cache's folder; the user's own if left out.
-    json: bool
-        Print one JSON document and nothing else.
-    traceback: bool
-        Show where an error came from.
-    """
+    """Remove all of it; it is compiled again when it is wanted."""
     del traceback
     return _tell(_store(folder).clear(), as_json=json)
 

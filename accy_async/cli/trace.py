@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import attrs
-from cyclopts import Group, Parameter
 
 from accy_async.cli.exits import ExitCode, UsageError
+from accy_async.cli.options import Json, Traceback
 from accy_async.cli.terminal import console, write_json
 from accy_async.errors import InvalidValue
 from accy_async.observe import Trace, draw_trace, read_trace, validate_trace
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TraceReport", "show", "trace", "trace_document"]
 
-_MACHINES = Group("For machines and for finding faults", sort_key=2)
-_FLAG = Parameter(negative="", group=_MACHINES, show_default=False)
 _PROBLEMS_SHOWN = 20
 _LONGEST_SHOWN = 5
 _TRACK = re.compile(r"(overlap on|no slice of) (track (\d+))\b")
@@ -51,8 +49,8 @@ def trace(
     file: Path,
     *,
     svg: Path | None = None,
-    json: Annotated[bool, _FLAG] = False,
-    traceback: Annotated[bool, _FLAG] = False,
+    json: Json = False,
+    traceback: Traceback = False,
 ) -> int:
     """Check a saved trace, say what it holds, and how to look at it.
 
@@ -62,10 +60,6 @@ def trace(
         The trace, as save_trace writes it.
     svg: Path
         A file to draw its timeline to.
-    json: bool
-        Print one JSON document and nothing else.
-    traceback: bool
-        Show where an error came from.
     """
     del traceback
     report = read_report(file)
