@@ -259,7 +259,7 @@ class PassFailed(AccyError):
 class Suspect(NamedTuple):
     """A launch that may have caused an error.
 
-    Attributes:
+    Args:
         node: the graph node or diagnostic id, or None.
         kernel: the kernel's entry name.
         stream: the id of its stream, None for the default stream.

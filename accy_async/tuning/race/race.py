@@ -12,7 +12,7 @@ drifts favours none. After some rounds, and then seldomer and seldomer, the race
   its beginning, as often as the rules say. Where two attempts disagree, it is
   undecided.
 
-A candidate that cannot be measured is `reject`ed, and takes no further part.
+A candidate that cannot be measured is rejected, and takes no further part.
 """
 
 from __future__ import annotations
