@@ -12,7 +12,7 @@ session through both; a call on one that is not open raises `SessionClosed`.
 from accy_async.session.multi import MultiSession
 from accy_async.session.opening import Session, open_session
 from accy_async.session.policy import (
-    Candidate,
+    DeviceLoad,
     PlacingPolicy,
     Work,
     place_least_loaded,
@@ -20,7 +20,7 @@ from accy_async.session.policy import (
 from accy_async.session.statistics import SessionStatistics
 
 __all__ = [
-    "Candidate",
+    "DeviceLoad",
     "MultiSession",
     "PlacingPolicy",
     "Session",

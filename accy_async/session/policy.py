@@ -15,7 +15,7 @@ import attrs
 
 from accy_async.values import instances, integer, text
 
-__all__ = ["Candidate", "PlacingPolicy", "Work", "place_least_loaded"]
+__all__ = ["DeviceLoad", "PlacingPolicy", "Work", "place_least_loaded"]
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +33,7 @@ class Work:
 
 
 @attrs.frozen(kw_only=True)
-class Candidate:
+class DeviceLoad:
     """A device that could do it, and is healthy.
 
     Attributes:
@@ -50,14 +50,14 @@ class Candidate:
     has_run: bool = attrs.field(default=False, validator=instances(bool))
 
 
-PlacingPolicy = Callable[[Work, Sequence[Candidate]], str]
+PlacingPolicy = Callable[[Work, Sequence[DeviceLoad]], str]
 """Gives the name of one of the candidates, of which there is at least one.
 
 Sync, called on the event loop's thread when something is started; it must not block.
 """
 
 
-def place_least_loaded(work: Work, candidates: Sequence[Candidate]) -> str:
+def place_least_loaded(work: Work, candidates: Sequence[DeviceLoad]) -> str:
     """Where most of the data is; of equals the least loaded; then where it ran.
 
     Of what is equal in all of that, the first of the session's devices.

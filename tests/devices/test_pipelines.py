@@ -10,7 +10,7 @@ import pytest
 from accy_async.dtypes import DType
 from accy_async.errors import LaunchArgumentMismatch, RuntimeUnavailable
 from accy_async.pipeline import PipelineLaunch
-from accy_async.session import Candidate, MultiSession, Work, open_session
+from accy_async.session import DeviceLoad, MultiSession, Work, open_session
 from tests.devices.parts import check_all_empty, gpus, opened
 from tests.harness.scan_chain import LAUNCH, PIPELINE, REGISTRY
 
@@ -98,7 +98,7 @@ async def test_launches_without_data_are_placed() -> None:
     """The policy is told the pipeline's name."""
     seen: list[Work] = []
 
-    def policy(work: Work, candidates: Sequence[Candidate]) -> str:
+    def policy(work: Work, candidates: Sequence[DeviceLoad]) -> str:
         seen.append(work)
         return candidates[-1].device
 

@@ -22,7 +22,7 @@ from accy_async.errors import (
 from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.options import LaunchOptions
 from accy_async.graph.plan import LaunchGraphPlan
-from accy_async.session import Candidate, Work, open_session
+from accy_async.session import DeviceLoad, Work, open_session
 from tests.conftest import cuda_missing
 from tests.devices.parts import ONE, check_all_empty, gpus, opened, ring
 from tests.graph.graphs import kernel_entry
@@ -185,10 +185,10 @@ async def test_runs_of_one_plan_stay_where_its_kernels_are() -> None:
 
 async def test_a_policy_of_the_callers() -> None:
     """It is told what there is, and its answer is taken, or refused by name."""
-    seen: list[tuple[Work, tuple[Candidate, ...]]] = []
+    seen: list[tuple[Work, tuple[DeviceLoad, ...]]] = []
     answers: list[object] = ["cuda:1", "cuda:9", 3]
 
-    def policy(work: Work, candidates: Sequence[Candidate]) -> str:
+    def policy(work: Work, candidates: Sequence[DeviceLoad]) -> str:
         seen.append((work, tuple(candidates)))
         return answers.pop(0)  # type: ignore[return-value]
 

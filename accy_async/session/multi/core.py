@@ -12,7 +12,7 @@ import attrs
 from accy_async.backends.cleanup import overtake, raise_together
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.graph.crossing import CrossingExecutive
-from accy_async.session.policy import Candidate, PlacingPolicy, Work
+from accy_async.session.policy import DeviceLoad, PlacingPolicy, Work
 from accy_async.session.single import Session
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class MultiCore:
                 raise loss.consequence()
             raise SessionClosed(f"placing a {work.kind}: no device is open")
         candidates = [
-            Candidate(
+            DeviceLoad(
                 device=self._names[number],
                 load=self._load(number),
                 resident_bytes=resident.get(number, 0),
