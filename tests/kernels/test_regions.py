@@ -12,7 +12,6 @@ from tests.kernels.places import (
     CPU,
     EVERYWHERE,
     GPU,
-    GPU_TEXT,
     HOST_CUDA,
     HOST_MSL,
     VULKAN,
@@ -291,7 +290,7 @@ def test_failed_assertions_leave_a_code_and_stop_their_thread_alone(
     np.testing.assert_array_equal(result, expected)
 
 
-@on(GPU, GPU_TEXT, VULKAN, HOST_CUDA, HOST_MSL)
+@on(*EVERYWHERE)
 def test_buffers_carry_values_between_the_regions_of_a_block(place: Place) -> None:
     k = KernelBuilder("rotate", threadgroup=(128, 1, 1))
     out = k.buffer("out", U32, "read_write")
