@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from accy_async.backends.joined import JoinedBackend
     from accy_async.backends.origins import Origin
     from accy_async.backends.streampool import StreamPool
+    from accy_async.graph.bindings import Binding
     from accy_async.graph.job import Job
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
-    from accy_async.graph.prepared import Binding
     from accy_async.graph.run import Run
     from accy_async.graph.whereabouts import Whereabouts
     from accy_async.observe.protocol import Observer

@@ -20,6 +20,7 @@ from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.firststep import after_first_step
 from accy_async.backends.handles import EventHandle
 from accy_async.errors import GraceExpired, InvalidType
+from accy_async.graph.bindings import Binding, Memory, adopt_bindings, check_bindings
 from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
 from accy_async.graph.job import Job
@@ -40,13 +41,7 @@ from accy_async.graph.options import (
     refuse_whereabouts,
 )
 from accy_async.graph.plan import LaunchGraphPlan
-from accy_async.graph.prepared import (
-    Binding,
-    Memory,
-    PreparedGraph,
-    adopt_bindings,
-    check_bindings,
-)
+from accy_async.graph.prepared import PreparedGraph
 from accy_async.graph.preparing import Preparer
 from accy_async.graph.progress import RunProgress
 from accy_async.graph.replaying import PlainRun, PreparedPlan

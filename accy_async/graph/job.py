@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     import anyio
 
     from accy_async.backends.handles import EventHandle, StreamHandle
+    from accy_async.graph.bindings import Binding, Memory
     from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
-    from accy_async.graph.prepared import Binding, Memory, PreparedGraph
+    from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.progress import RunProgress
     from accy_async.graph.run import Run
     from accy_async.graph.telling import Telling

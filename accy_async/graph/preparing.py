@@ -11,9 +11,10 @@ import anyio
 from accy_async.backends.cleanup import raise_together
 from accy_async.backends.handles import BufferHandle, EventHandle
 from accy_async.backends.loading import load_entry
+from accy_async.graph.bindings import Binding, Memory
 from accy_async.graph.lowering.policy import can_lower, follow
 from accy_async.graph.nodes import KernelCall
-from accy_async.graph.prepared import Binding, Memory, PreparedGraph
+from accy_async.graph.prepared import PreparedGraph
 from accy_async.graph.slices import in_slices, without_pauses
 
 if TYPE_CHECKING:

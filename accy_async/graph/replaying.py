@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import StreamHandle
     from accy_async.dtypes import ScalarArgument
+    from accy_async.graph.bindings import Binding, Memory
     from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.lowering.outline import Obstacle
     from accy_async.graph.options import LaunchOptions
-    from accy_async.graph.prepared import Binding, Memory, PreparedGraph
+    from accy_async.graph.prepared import PreparedGraph
 
 __all__ = ["PlainRun", "PreparedPlan"]
 

@@ -18,7 +18,7 @@ from accy_async.graph.outcome import (
 )
 
 if TYPE_CHECKING:
-    from accy_async.graph.prepared import Binding
+    from accy_async.graph.bindings import Binding
     from accy_async.graph.progress import RunProgress
     from accy_async.observe.protocol import State
 

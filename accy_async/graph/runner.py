@@ -36,9 +36,10 @@ from accy_async.observe.protocol import HOST_STREAM
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
+    from accy_async.graph.bindings import Memory
     from accy_async.graph.governor import Governor
     from accy_async.graph.layout import BlockLayout, Step
-    from accy_async.graph.prepared import Memory, PreparedGraph
+    from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.progress import RunProgress
     from accy_async.graph.telling import Telling
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import EventHandle, StreamHandle
     from accy_async.backends.joined import JoinedBackend
     from accy_async.errors import DeviceError
+    from accy_async.graph.bindings import Memory
     from accy_async.graph.layout import BlockLayout, Step
-    from accy_async.graph.prepared import Memory, PreparedGraph
+    from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.progress import RunProgress
     from accy_async.graph.telling import Telling
 

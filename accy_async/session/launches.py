@@ -17,9 +17,9 @@ from accy_async.pipeline.pool import PipelineArtifactPool, load_pipeline_artifac
 if TYPE_CHECKING:
     from accy_async.artifact.entry import KernelCallRegistry
     from accy_async.artifact.formats import ArtifactFormat
+    from accy_async.graph.bindings import Binding
     from accy_async.graph.outcome import RunStatistics
     from accy_async.graph.plan import LaunchGraphPlan
-    from accy_async.graph.prepared import Binding
     from accy_async.graph.replaying import PreparedPlan
     from accy_async.graph.run import Run
     from accy_async.observe.protocol import Observer

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from accy_async.backends.handles import BufferHandle, EventHandle
     from accy_async.backends.launch import PreparedLaunch
+    from accy_async.graph.bindings import Memory
     from accy_async.graph.lowering.outline import Outline, OutlineNode
-    from accy_async.graph.prepared import Memory, PreparedGraph
+    from accy_async.graph.prepared import PreparedGraph
 
 __all__ = ["Binder"]
 

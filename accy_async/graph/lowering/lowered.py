@@ -13,7 +13,8 @@ from accy_async.graph.lowering.outline import Outline
 if TYPE_CHECKING:
     from accy_async.backends.guards import GuardOf
     from accy_async.backends.handles import StreamHandle
-    from accy_async.graph.prepared import Memory, PreparedGraph
+    from accy_async.graph.bindings import Memory
+    from accy_async.graph.prepared import PreparedGraph
 
 __all__ = ["MOST_WATCHED", "LoweredGraph"]
 

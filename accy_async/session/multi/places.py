@@ -19,8 +19,8 @@ from accy_async.session.multi.arrays import MultiArrays
 from accy_async.session.policy import Work
 
 if TYPE_CHECKING:
+    from accy_async.graph.bindings import Binding
     from accy_async.graph.options import LaunchOptions
-    from accy_async.graph.prepared import Binding
 
 __all__ = ["MultiPlaces"]
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from accy_async.artifact.entry import KernelCallRegistry
     from accy_async.artifact.formats import ArtifactFormat
     from accy_async.backends.handles import Handle
+    from accy_async.graph.bindings import Binding
     from accy_async.graph.outcome import RunStatistics
-    from accy_async.graph.prepared import Binding
     from accy_async.graph.replaying import PreparedPlan
     from accy_async.graph.run import Run
     from accy_async.graph.whereabouts import Whereabouts
