@@ -105,7 +105,7 @@ class LaunchOptions:
             the plan's layout on one; None for its own layout on leased streams.
         wait_events: events that the run waits for on the device before anything.
         signal_event: an event that the run signals when all of it is done.
-        tuning: which launch candidate a node uses, by node name.
+        tuning: the index of the launch candidate that a node uses, by its name.
         runtime_scalars: what the plan's `RuntimeScalar` references stand for.
         on_error: what becomes of the nodes that do not depend on a failed one.
         lowering: whether the run is submitted as one graph of the device.
