@@ -70,17 +70,39 @@ def _wheels() -> Path:
 
 
 def _find(name: str) -> str | None:
-    """A tool of the wheels, or one on the path."""
-    return shutil.which(name, path=str(_wheels() / "bin")) or shutil.which(name)
+    """A tool of the wheels that can be run, or one on the path."""
+    own = shutil.which(name, path=str(_wheels() / "bin"))
+    return own if own is not None and _can_run(own) else shutil.which(name)
 
 
-def _run(*command: str) -> None:
-    name, environment = Path(command[0]).name, dict(os.environ)
-    if Path(command[0]).is_relative_to(_wheels()):
+@functools.cache
+def _can_run(tool: str) -> bool:
+    """Whether a tool finds its libraries, which the wheels do not see to."""
+    try:
+        ended = subprocess.run(
+            [tool, "--version"],
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            env=_environment(tool),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return ended.returncode == 0
+
+
+def _environment(tool: str) -> dict[str, str]:
+    environment = dict(os.environ)
+    if Path(tool).is_relative_to(_wheels()):
         # The wheels' tools do not know where their own libraries are.
         known = environment.get("LD_LIBRARY_PATH")
         paths = [str(_wheels() / "lib"), *([known] if known else [])]
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(paths)
+    return environment
+
+
+def _run(*command: str) -> None:
+    name, environment = Path(command[0]).name, _environment(command[0])
     try:
         ended = subprocess.run(
             command,
