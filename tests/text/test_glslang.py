@@ -15,6 +15,8 @@ from accy_async.errors import CompilationError, RuntimeUnavailable
 _TOOL = f"""#!{sys.executable}
 import os, sys
 from pathlib import Path
+if "--version" in sys.argv:
+    sys.exit()
 """
 _WRITES = """
 place = sys.argv[sys.argv.index("-o") + 1]
@@ -54,6 +56,14 @@ def test_the_wheels_tool_comes_first_and_finds_its_libraries(prefix: Path) -> No
     _install(wheels / "bin", "glslang", _WRITES)
     assert find_glslang() == str(wheels / "bin" / "glslang")
     assert compile_shader("other", "main") == str(wheels / "lib").encode()
+
+
+def test_a_wheels_tool_without_its_libraries_is_passed_over(prefix: Path) -> None:
+    _install(prefix / "path", "glslang", _WRITES)
+    broken = prefix / "cmeel.prefix" / "bin" / "glslang"
+    _install(broken.parent, "glslang", "")
+    broken.write_text("#!/bin/sh\nexit 127\n")  # as the loader ends it
+    assert find_glslang() == str(prefix / "path" / "glslang")
 
 
 def test_a_validator_that_disagrees_is_heard(prefix: Path) -> None:
