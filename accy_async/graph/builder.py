@@ -25,7 +25,7 @@ from typing import Literal, TypeVar, Unpack
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.backends.handles import BufferAccess
 from accy_async.dtypes import DType, ScalarArgument, ScalarValue
-from accy_async.errors import GraphError, InvalidValue
+from accy_async.errors import GraphError, InvalidType, InvalidValue
 from accy_async.graph.dataflow import dataflow_dependencies
 from accy_async.graph.nodes import (
     BufferSlot,
@@ -54,6 +54,8 @@ from accy_async.graph.refs import (
     NodeOptions,
     NodeRef,
     Ref,
+    own_name,
+    refuse_other,
 )
 
 __all__ = [
@@ -169,6 +171,8 @@ class LaunchGraphBuilder:
         A buffer without a use is used as the kernel says it uses it; where the
         entry does not say, as read and written.
         """
+        if not isinstance(entry, KernelCallArtifact):
+            raise InvalidType("kernel.entry", entry, "a KernelCallArtifact")
         known = [BufferAccess(buffer.access) for buffer in entry.buffers]
         uses = []
         for number, use in enumerate(buffers):
@@ -176,9 +180,12 @@ class LaunchGraphBuilder:
                 access = (
                     known[number] if number < len(known) else BufferAccess.READ_WRITE
                 )
-                use = BufferUse(use.name, access)
+                use = BufferUse(use.name, access, use.slot)
             uses.append(use)
         operation = KernelCall(entry=entry, buffers=tuple(uses))
+        for use in operation.buffers:
+            if use.declared is not None:
+                refuse_other("kernel", use.declared, self._slots)
         short = entry.target.rpartition(".")[2] or entry.target
         if self._device is not None:
             options.setdefault("device", self._device)
@@ -188,21 +195,24 @@ class LaunchGraphBuilder:
         self, source: GraphHost, target: GraphBuffer, **options: Unpack[NodeOptions]
     ) -> NodeRef:
         """Copy host memory over a buffer."""
-        operation = CopyToDevice(source=source.name, target=target.name)
+        first, second = self._names("copy_in", source, target)
+        operation = CopyToDevice(source=first, target=second)
         return self._add(operation, f"copy_in_{target.name}", options)
 
     def copy_out(
         self, source: GraphBuffer, target: GraphHost, **options: Unpack[NodeOptions]
     ) -> NodeRef:
         """Copy a buffer over host memory."""
-        operation = CopyFromDevice(source=source.name, target=target.name)
+        first, second = self._names("copy_out", source, target)
+        operation = CopyFromDevice(source=first, target=second)
         return self._add(operation, f"copy_out_{source.name}", options)
 
     def copy(
         self, source: GraphBuffer, target: GraphBuffer, **options: Unpack[NodeOptions]
     ) -> NodeRef:
         """Copy a buffer over another, on its own device or another."""
-        operation = CopyBuffer(source=source.name, target=target.name)
+        first, second = self._names("copy", source, target)
+        operation = CopyBuffer(source=first, target=second)
         return self._add(operation, f"copy_{source.name}_{target.name}", options)
 
     def fill(
@@ -212,10 +222,11 @@ class LaunchGraphBuilder:
         **options: Unpack[NodeOptions],
     ) -> NodeRef:
         """Write a value, of the buffer's dtype unless it has one, everywhere."""
+        (name,) = self._names("fill", target)
         if not isinstance(value, ScalarArgument):
             value = ScalarArgument.of(target.slot.dtype, value)
-        operation = Fill(target=target.name, value=value)
-        return self._add(operation, f"fill_{target.name}", options)
+        operation = Fill(target=name, value=value)
+        return self._add(operation, f"fill_{name}", options)
 
     def host_call(
         self,
@@ -227,8 +238,8 @@ class LaunchGraphBuilder:
         """Call a function, sync or async, on the host; it takes no argument."""
         operation = HostCall(
             function=function,
-            reads=tuple(slot.name for slot in reads),
-            writes=tuple(slot.name for slot in writes),
+            reads=self._names("host_call", *reads),
+            writes=self._names("host_call", *writes),
         )
         short = function_name(function).rpartition(".")[2].strip("<>")
         return self._add(operation, short, options)
@@ -265,6 +276,8 @@ class LaunchGraphBuilder:
         Raises:
             GraphError: nothing was added within the block.
         """
+        pairs = [self._names("loop", *pair) for pair in carries]
+        condition = None if while_ is None else self._names("loop", while_)[0]
         ref = LoopRef(self._name("loop" if name is None else name, name is None))
         self._loops[ref.name] = None
         before = len(self._nodes)
@@ -283,12 +296,9 @@ class LaunchGraphBuilder:
             first=ref.first,
             last=ref.last,
             count=count,
-            condition=while_.name if while_ is not None else None,
+            condition=condition,
             max_iterations=max_iterations,
-            carries=tuple(
-                LaunchGraphLoopCarry(current.name, following.name)
-                for current, following in carries
-            ),
+            carries=tuple([LaunchGraphLoopCarry(*pair) for pair in pairs]),
         )
 
     def build(self) -> LaunchGraphPlan:
@@ -325,6 +335,10 @@ class LaunchGraphBuilder:
         return name if number == 1 else f"{name}_{number}"
 
     # Helpers
+
+    def _names(self, call: str, *given: GraphBuffer | GraphHost) -> tuple[str, ...]:
+        """The names of slots of this builder; see `own_name`."""
+        return tuple([own_name(call, one, self._slots) for one in given])
 
     def _add(
         self,

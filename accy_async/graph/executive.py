@@ -50,6 +50,7 @@ from accy_async.graph.runner import Runner
 from accy_async.graph.slices import laid_out
 from accy_async.graph.telling import Telling
 from accy_async.graph.unobserved import UnobservedRuns
+from accy_async.graph.whereabouts import refuse_other_devices
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -120,10 +121,13 @@ class GraphExecutive:
 
         Raises:
             InvalidType: ``plan`` is no plan, or a binding cannot be one.
-            LaunchArgumentMismatch: bindings or options do not fit the plan.
+            LaunchArgumentMismatch: bindings or options do not fit the plan, or it
+                names another device.
         """
         if not isinstance(plan, LaunchGraphPlan):
             raise InvalidType("start.plan", plan, "a LaunchGraphPlan")
+        if places is None:
+            refuse_other_devices(plan, self._backend.device)
         bindings = adopt_bindings(
             self._backend, plan, {} if bindings is None else bindings
         )
@@ -158,6 +162,8 @@ class GraphExecutive:
         """Make a plan ready to be run again and again; see `Session.prepare`."""
         if not isinstance(plan, LaunchGraphPlan):
             raise InvalidType("prepare.plan", plan, "a LaunchGraphPlan")
+        if places is None:
+            refuse_other_devices(plan, self._backend.device)
         refuse_whereabouts(options)
 
         def check(

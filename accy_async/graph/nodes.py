@@ -117,7 +117,14 @@ class HostSlot:
 
 @attrs.frozen
 class BufferUse:
-    """A buffer slot as one kernel uses it."""
+    """A buffer slot as one kernel uses it.
+
+    Attributes:
+        slot: its name.
+        access: how the kernel uses it.
+        declared: the slot itself, where a builder's reference made the use: a builder
+            takes none that is another's.
+    """
 
     slot: str = attrs.field(validator=text())
     access: BufferAccess = attrs.field(
@@ -125,6 +132,7 @@ class BufferUse:
         converter=buffer_access,
         validator=enum(BufferAccess),
     )
+    declared: BufferSlot | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen

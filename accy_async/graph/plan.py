@@ -106,6 +106,7 @@ class LaunchGraphPlan:
         init=False, eq=False, factory=dict
     )
     _cached: dict[str, int] = attrs.field(init=False, eq=False, factory=dict)
+    _devices: dict[str, str] | None = attrs.field(init=False, eq=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         index = index_plan(
@@ -266,14 +267,25 @@ class LaunchGraphPlan:
     @property
     def names_devices(self) -> bool:
         """True where a node or a slot says which device it is on."""
-        found = self._cached.get("names_devices")
+        return bool(self.named_devices)
+
+    @property
+    def named_devices(self) -> Mapping[str, str]:
+        """The devices that slots and nodes say they are on, with who says so first.
+
+        Calls on the host are on no device, whatever they say.
+        """
+        found = self._devices
         if found is None:
-            slots = [slot for slot in self.slots if isinstance(slot, BufferSlot)]
-            found = any(node.device for node in self.nodes) or any(
-                slot.device for slot in slots
-            )
-            self._cached["names_devices"] = found
-        return bool(found)
+            found = {}
+            for slot in self.slots:
+                if isinstance(slot, BufferSlot) and slot.device is not None:
+                    found.setdefault(slot.device, f"slot {slot.name!r}")
+            for node in self.nodes:
+                if node.device is not None and not node.is_host:
+                    found.setdefault(node.device, f"node {node.name!r}")
+            object.__setattr__(self, "_devices", found)
+        return found
 
     def explain(
         self,

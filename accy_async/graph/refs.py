@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
 import attrs
 
 from accy_async.backends.handles import BufferAccess
+from accy_async.errors import GraphError, InvalidType
 from accy_async.graph.nodes import BufferSlot, BufferUse, HostSlot
 
-__all__ = ["GraphBuffer", "GraphHost", "LoopRef", "NodeOptions", "NodeRef", "Ref"]
+__all__ = [
+    "GraphBuffer",
+    "GraphHost",
+    "LoopRef",
+    "NodeOptions",
+    "NodeRef",
+    "Ref",
+    "Slots",
+    "own_name",
+    "refuse_other",
+]
+
+Slots = Mapping[str, BufferSlot | HostSlot]
+"""A builder's slots, by name."""
 
 
 @attrs.frozen
@@ -27,17 +41,17 @@ class GraphBuffer:
     @property
     def read(self) -> BufferUse:
         """The buffer as a kernel that only reads it uses it."""
-        return BufferUse(self.slot.name, BufferAccess.READ_ONLY)
+        return BufferUse(self.slot.name, BufferAccess.READ_ONLY, self.slot)
 
     @property
     def write(self) -> BufferUse:
         """The buffer as a kernel that only writes it uses it."""
-        return BufferUse(self.slot.name, BufferAccess.WRITE_ONLY)
+        return BufferUse(self.slot.name, BufferAccess.WRITE_ONLY, self.slot)
 
     @property
     def read_write(self) -> BufferUse:
         """The buffer as a kernel that changes it uses it."""
-        return BufferUse(self.slot.name, BufferAccess.READ_WRITE)
+        return BufferUse(self.slot.name, BufferAccess.READ_WRITE, self.slot)
 
 
 @attrs.frozen
@@ -50,6 +64,28 @@ class GraphHost:
     def name(self) -> str:
         """The slot's name."""
         return self.slot.name
+
+
+def own_name(call: str, given: GraphBuffer | GraphHost, slots: Slots) -> str:
+    """The name of a slot that a builder's call is given.
+
+    Raises:
+        InvalidType: it is none.
+        GraphError: it is another builder's.
+    """
+    if not isinstance(given, (GraphBuffer, GraphHost)):
+        raise InvalidType(call, given, "a slot that this builder has made")
+    refuse_other(call, given.slot, slots)
+    return given.name
+
+
+def refuse_other(call: str, slot: BufferSlot | HostSlot, slots: Slots) -> None:
+    """Refuse another builder's slot of a name that this one has too.
+
+    One of a name that it has not is refused with its node.
+    """
+    if slots.get(slot.name, slot) is not slot:
+        raise GraphError(f"{call}: slot {slot.name!r} is another builder's")
 
 
 @attrs.frozen

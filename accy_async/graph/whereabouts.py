@@ -29,7 +29,7 @@ from accy_async.graph.nodes import (
 from accy_async.graph.order import HOST, LOOP, Block
 from accy_async.graph.plan import LaunchGraphPlan
 
-__all__ = ["Whereabouts", "locate"]
+__all__ = ["Whereabouts", "locate", "refuse_other_devices"]
 
 _NOWHERE = -1
 
@@ -90,6 +90,20 @@ class Whereabouts:
             else self.nodes[index]
             for kind, index in zip(block.kinds, block.indices, strict=True)
         ]
+
+
+def refuse_other_devices(plan: LaunchGraphPlan, device: str) -> None:
+    """Refuse a plan with parts on another device than the one it is to run on.
+
+    Raises:
+        LaunchArgumentMismatch: a slot or node says so; the message names it, its
+            device and this one.
+    """
+    for name, what in plan.named_devices.items():
+        if name != device:
+            raise LaunchArgumentMismatch(
+                f"{what} is to be on {name}; the session's device is {device}"
+            )
 
 
 def locate(

@@ -95,7 +95,8 @@ class SessionLaunches(SessionCore):
             observer: told of every node; the session's own if left out.
 
         Raises:
-            LaunchArgumentMismatch: bindings or options do not fit the plan.
+            LaunchArgumentMismatch: bindings or options do not fit the plan, or a slot
+                or node of it names another device than the session's.
             InvalidType: a binding cannot be one.
             SessionClosed: the session is not open.
         """
@@ -128,7 +129,7 @@ class SessionLaunches(SessionCore):
             options: scalars, candidates and ``lowering``; no stream, no events.
 
         Raises:
-            LaunchArgumentMismatch, InvalidType: bindings or options do not fit.
+            LaunchArgumentMismatch, InvalidType: as for `start`.
             GraphError: it must be lowered (``lowering="always"``) and cannot be.
             OutOfMemory, RuntimeUnavailable: no room, or a kernel could not be loaded.
             SessionClosed: the session is not open.

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from accy_async.backends.completion import run_abandonable
+from accy_async.errors import InvalidType, SessionClosed
 from accy_async.session.core import SessionCore
 from accy_async.tuning.launches import LaunchTuningCache, tune_launch
 from accy_async.tuning.measuring import measure
 from accy_async.tuning.pacing import SharedPace
+from accy_async.tuning.store import TuningStore
 
 if TYPE_CHECKING:
     from accy_async.artifact.planned import PlannedKernel
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
         MeasureOptions,
         MeasureOutcome,
     )
-    from accy_async.tuning.store import TuningStore
 
 __all__ = ["SessionTuning", "Tuner"]
 
@@ -56,6 +57,7 @@ class Tuner:
         self.pace = pace
         self.is_exclusive = is_exclusive
         self._session = session
+        self._is_over = False
 
     async def measure(
         self,
@@ -69,10 +71,10 @@ class Tuner:
         In an exclusive tuner what ran beside other work is not to be stored.
 
         Raises:
-            SessionClosed: the session is not open.
+            SessionClosed: the session is not open, or its block of tuning was left.
             TuningStopped: a candidate took the device with it.
         """
-        self._session._check("tuning")  # noqa: SLF001 - it measures for the session
+        self._check("measure")
         beside = self.pace.samples_beside_work
         found = await measure(
             self._session.backend, candidates, options, kept=kept, pace=self.pace
@@ -94,12 +96,13 @@ class Tuner:
         Awaits the measurement, and then a thread that writes to the store.
 
         Raises:
-            SessionClosed: the session is not open.
+            InvalidType: ``kernel`` is no planned kernel.
+            SessionClosed: the session is not open, or its block of tuning was left.
             TuningStopped: a candidate took the device with it; nothing was kept.
 
         Cancellation: nothing was kept.
         """
-        self._session._check("tuning")  # noqa: SLF001
+        self._check("tune_launch")
         beside = self.pace.samples_beside_work
         outcome = await tune_launch(
             self._session.backend,
@@ -124,6 +127,14 @@ class Tuner:
                 name="keep tuning records",
             )
         return outcome
+
+    def _check(self, call: str) -> None:
+        if self._is_over:
+            raise SessionClosed(f"{call}: the block of session.tuning() was left")
+        self._session._check(call)  # noqa: SLF001 - it measures for the session
+
+    def _end(self) -> None:
+        self._is_over = True
 
     def _judged(self, found: MeasureOutcome, beside: int) -> MeasureOutcome:
         disturbed = self.pace.samples_beside_work - beside
@@ -164,10 +175,13 @@ class SessionTuning(SessionCore):
         Raises:
             SessionClosed: the session is not open.
             InvalidValue: a number is out of range.
+            InvalidType: ``store`` is no tuning store.
 
         Cancellation: nothing was changed.
         """
         self._check("tuning")
+        if store is not None and not isinstance(store, TuningStore):
+            raise InvalidType("tuning.store", store, "a TuningStore or None")
         cache = LaunchTuningCache(self.capabilities)
         pace = SharedPace(
             1.0 if exclusive else share,
@@ -185,7 +199,11 @@ class SessionTuning(SessionCore):
             )
         if exclusive:
             await self.backend.wait_device()
-        yield Tuner(self, cache, store, pace, is_exclusive=exclusive)
+        tuner = Tuner(self, cache, store, pace, is_exclusive=exclusive)
+        try:
+            yield tuner
+        finally:
+            tuner._end()  # noqa: SLF001 - its life is this block
 
     def _is_working(self) -> bool:
         """Whether work of the session is in flight."""

@@ -16,6 +16,7 @@ from accy_async.errors import (
 from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.options import LaunchOptions
 from accy_async.graph.plan import LaunchGraphPlan
+from accy_async.session import open_session
 from tests.devices.parts import ONE, check_all_empty, gpus, opened, ring
 from tests.graph.graphs import kernel_entry
 
@@ -36,6 +37,39 @@ def bound(count: int = 1) -> LaunchGraphPlan:
     uses = [b.buffer(f"x{i}", DType.U32, 4) for i in range(count)]
     b.kernel(kernel_entry(count), uses, name="work")
     return b.build()
+
+
+async def test_a_plan_of_another_device_is_refused_by_a_session_of_one() -> None:
+    """And by a seat; its own device's it runs. Nothing is loaded or allocated."""
+    ours, other = LaunchGraphBuilder(), LaunchGraphBuilder()
+    for b, name in ((ours, "cuda:0"), (other, "banana")):
+        with b.on(name):
+            b.fill(b.scratch("x", DType.F32, 4), 1.0)
+    node = LaunchGraphBuilder()
+    node.kernel(ONE, [node.scratch("x", DType.U32, 4)], name="work", device="banana")
+    backend = gpus(1)[0]
+    async with open_session(backend) as session:
+        for plan, what in ((other.build(), "slot 'x'"), (node.build(), "node 'work'")):
+            message = f"{what} is to be on banana; the session's device is cuda:0"
+            for call in (session.start, session.run, session.prepare):
+                with pytest.raises(LaunchArgumentMismatch, match=message):
+                    await call(plan)
+        assert not any(session.live_objects().values())
+        await session.run(ours.build())
+        await (await session.prepare(ours.build())).run()
+    async with opened(gpus(2)) as several:
+        on_both = ring(["cuda:0", "cuda:1"])
+        with pytest.raises(LaunchArgumentMismatch, match=r"'x1'.*cuda:1.*is cuda:0"):
+            await several.on("cuda:0").run(on_both, {"out": np.zeros(4, "<u4")})
+        assert not any(several.live_objects().values())
+
+
+def test_calls_on_the_host_are_on_no_device() -> None:
+    b = LaunchGraphBuilder()
+    b.host_call(lambda: None, device="banana")
+    plan = b.build()
+    assert not plan.named_devices
+    assert not plan.names_devices
 
 
 async def test_what_is_on_two_devices_is_refused_before_it_starts() -> None:

@@ -14,6 +14,7 @@ from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import (
     GraphError,
     InvalidArtifact,
+    InvalidType,
     InvalidValue,
     KernelEntryMissing,
     LaunchArgumentMismatch,
@@ -176,6 +177,40 @@ def test_wrong_step_is_refused_at_once(wrong: object, message: str) -> None:
         wrong(g, x)  # type: ignore[operator]
     assert g.build().nodes == before.nodes
     assert g.build().slots == before.slots
+
+
+def test_what_is_no_kernel_and_no_slot_is_refused() -> None:
+    g = LaunchGraphBuilder()
+    x = g.buffer("x", F32, 8)
+    with pytest.raises(InvalidType, match=r"kernel\.entry.*'axpy'.*KernelCallArtifact"):
+        g.kernel("axpy", [x])  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match=r"fill.*'x'.*a slot that this builder"):
+        g.fill("x", 1.0)  # type: ignore[arg-type]
+    assert not g.build().nodes
+
+
+@pytest.mark.parametrize(
+    ("call", "use"),
+    [
+        ("kernel", lambda g, x, h: g.kernel(kernel_entry(1), [x])),
+        ("kernel", lambda g, x, h: g.kernel(kernel_entry(1), [x.read_write])),
+        ("copy_in", lambda g, x, h: g.copy_in(h, x)),
+        ("copy_out", lambda g, x, h: g.copy_out(x, h)),
+        ("copy", lambda g, x, h: g.copy(x, x)),
+        ("fill", lambda g, x, h: g.fill(x, 1.0)),
+        ("host_call", lambda g, x, h: g.host_call(print, writes=[x])),
+        ("loop", lambda g, x, h: g.loop(while_=x).__enter__()),
+        ("loop", lambda g, x, h: g.loop(count=2, carries=[(x, x)]).__enter__()),
+    ],
+)
+def test_a_slot_of_another_builder_is_refused(call: str, use: object) -> None:
+    """Even where both have one of that name, and all else is the same."""
+    g, other = LaunchGraphBuilder(), LaunchGraphBuilder()
+    for b in (g, other):
+        slots = b.buffer("x", F32, 8), b.host("h", F32, 8)
+    with pytest.raises(GraphError, match=rf"{call}: slot '[xh]' is another builder's"):
+        use(g, *slots)  # type: ignore[operator]
+    assert not g.build().nodes
 
 
 def test_wrong_loops_are_refused() -> None:

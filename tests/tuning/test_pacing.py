@@ -98,6 +98,34 @@ async def test_a_session_tunes_and_the_next_one_knows(tmp_path: Path) -> None:
         assert session.live_objects() == dict.fromkeys(session.live_objects(), 0)
 
 
+async def test_a_tuner_ends_with_its_block() -> None:
+    """However that is left; what it knows can still be asked."""
+    device = ScriptedDevice(by_threads({32: 5e5, 64: 3e5, 128: 4e5}))
+    of, loaded, buffers = planned(device)
+    async with open_session(device) as session:
+        with pytest.raises(ZeroDivisionError):
+            async with session.tuning(share=1.0) as tuner:
+                raise ZeroDivisionError
+        with pytest.raises(SessionClosed, match="measure: the block of session"):
+            await tuner.measure(candidates(device, 2), QUICK)
+        with pytest.raises(SessionClosed, match="tune_launch: the block of session"):
+            await tuner.tune_launch(of, loaded, buffers)  # type: ignore[arg-type]
+        assert device.launch_count == 0
+        assert tuner.cache.selection(of) is None  # type: ignore[arg-type]
+
+
+async def test_what_is_no_kernel_and_no_store_is_refused() -> None:
+    device = ScriptedDevice(noisy([1e4]))
+    _, loaded, _ = planned(device)
+    async with open_session(device) as session:
+        with pytest.raises(InvalidType, match=r"tuning\.store.*'/tmp/x'.*TuningStore"):
+            async with session.tuning(store="/tmp/x"):  # type: ignore[arg-type]
+                pass
+        async with session.tuning() as tuner:
+            with pytest.raises(InvalidType, match=r"fragment\.planned_kernel\(i\)"):
+                await tuner.tune_launch("axpy", loaded, ())  # type: ignore[arg-type]
+
+
 async def test_samples_are_taken_between_runs() -> None:
     """While the session's runs are in flight no sample is submitted."""
     device = ScriptedDevice(noisy([1e4, 0.9e4]))

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
+from accy_async.artifact.planned import PlannedKernel
 from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.launch import LaunchRequest
+from accy_async.errors import InvalidType
 from accy_async.tuning.choice import LaunchCandidateMeasurement
 from accy_async.tuning.launches.cache import is_tunable
 from accy_async.tuning.launches.candidates import (
@@ -35,7 +37,6 @@ from accy_async.tuning.measuring import (
 )
 
 if TYPE_CHECKING:
-    from accy_async.artifact.planned import PlannedKernel
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import (
         BufferBinding,
@@ -179,12 +180,19 @@ async def tune_launch(
     for a winner.
 
     Raises:
+        InvalidType: ``kernel`` is no planned kernel.
         TuningStopped: a candidate took the device with it; nothing is to be kept.
         OutOfMemory: there is no room for private buffers.
 
     Cancellation: as `accy_async.tuning.open_measurement`; the caller's buffers were
         never written.
     """
+    if not isinstance(kernel, PlannedKernel):
+        raise InvalidType(
+            "tune_launch.kernel",
+            kernel,
+            "a PlannedKernel, as fragment.planned_kernel(i) gives",
+        )
     if not is_tunable(kernel):
         return LaunchTuningOutcome(measured=None)
     requests = launch_requests(kernel, loaded, buffers, scalars)
