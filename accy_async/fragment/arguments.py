@@ -82,7 +82,9 @@ def take_array(
     """
     if isinstance(value, DeviceArray):
         if value.is_freed or not value.is_of(backend):
-            why = "was freed" if value.is_freed else "is of another device"
+            why = backend.foreign(value.handle) or "is of another backend"
+            if value.is_freed:
+                why = "was freed"
             raise InvalidBuffer(f"{name}: {value!r} {why}")
         if value.dtype is not slot.dtype or value.shape != slot.shape:
             raise _mismatch(name, f"{value.dtype}{list(value.shape)}", slot)
@@ -92,7 +94,8 @@ def take_array(
             array = adopt_array(backend, value, what=name)
             return take_array(backend, array, slot, name)
         if isinstance(value, (tuple, list, dict)):
-            raise LaunchArgumentMismatch(f"{name}: {value!r}, expected an array")
+            kind = type(value).__name__
+            raise _mismatch(name, f"a {kind} of {len(value)}", slot)
         value = np.from_dlpack(value) if is_foreign(value) else np.asarray(value)  # type: ignore[arg-type]
     return _take_host(value, slot, name)
 
@@ -120,5 +123,5 @@ def _take_host(value: HostArray, slot: PlannedSlot, name: str) -> HostArray:
 
 def _mismatch(name: str, got: str, slot: PlannedSlot) -> LaunchArgumentMismatch:
     return LaunchArgumentMismatch(
-        f"{name}: {got}, expected {slot.dtype}{list(slot.shape)}"
+        f"{name}: {got}, expected an array of {slot.dtype}{list(slot.shape)}"
     )

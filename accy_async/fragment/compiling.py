@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accy_async.backends.completion import run_abandonable
@@ -18,12 +18,13 @@ from accy_async.compiler.semantic import Module
 from accy_async.compiler.tracing import Fragment, TracedProgram
 from accy_async.errors import InvalidType
 from accy_async.fragment.compiled import CompiledFragment
+from accy_async.fragment.specs import argument_types
 
 if TYPE_CHECKING:
     from accy_async.artifact.store import ArtifactStore
     from accy_async.backends.base import Backend
 
-__all__ = ["Program", "compile_fragment", "target_profile"]
+__all__ = ["Program", "compile_fragment", "compile_program", "target_profile"]
 
 Program = Callable[..., Any] | Module | TracedProgram | PreparedJob
 """What can be compiled: a function of arrays, or what such a function became."""
@@ -65,8 +66,9 @@ async def compile_fragment(
         backend: whose device it is for; nothing is loaded.
         program: a function of arrays, a decorated one, a traced program, a module,
             or a prepared job, which is not prepared again.
-        specs: of a function, the type of each argument: see
-            `accy_async.compiler.trace`.
+        specs: of a function, the type of each argument, nested as the argument is:
+            a text such as ``"f32[8,4]"``, a `TensorType`, or an array (what has a
+            shape and a dtype). Numbers and None are constants of the program.
         options: schedules, tuning artifacts, a registry of kernels; who is told of
             phases (on the worker thread). A prepared job has its own, and of these
             only ``instrumentation`` counts for it.
@@ -75,7 +77,10 @@ async def compile_fragment(
 
     Raises:
         InvalidType: ``program`` is none, or types are given with a program that has
-            them already.
+            them already; or one of them is no type, and no number.
+        InvalidValue: a text writes no type.
+        LaunchArgumentMismatch: the function takes more arguments, fewer, or others by
+            name.
         InvalidProgram: a step cannot be traced; names the line.
         PassFailed: a pass refused the program; names the operation.
         UnsupportedOperation, CapabilityMismatch: this device or format cannot do it.
@@ -85,6 +90,27 @@ async def compile_fragment(
     Cancellation: returns at once; the thread stops at its next kernel.
     """
     _check(program, specs, named)
+    if not isinstance(program, (Module, TracedProgram, PreparedJob)):
+        specs, named = argument_types(program, specs, named)
+    return await compile_program(
+        backend, program, specs, named, options=options, cache=cache
+    )
+
+
+async def compile_program(
+    backend: Backend,
+    program: Program,
+    specs: Sequence[object] = (),
+    named: Mapping[str, object] | None = None,
+    *,
+    options: FragmentCompilerOptions | None = None,
+    cache: bool | ArtifactStore = True,
+) -> CompiledFragment:
+    """As `compile_fragment`, for the arguments of a call.
+
+    There whatever is no array and no type is a constant of the program, not numbers
+    alone.
+    """
     options = options or FragmentCompilerOptions()
     is_abandoned = False
 
@@ -100,7 +126,7 @@ async def compile_fragment(
         else:
             module = program
             if not isinstance(module, Module):
-                traced = _trace(module, specs, named, options)
+                traced = _trace(module, specs, named or {}, options)
                 module = traced.module
             profile = target_profile(backend, options)
             job = prepare(module, profile, options, check_cancelled=check_cancelled)
@@ -124,8 +150,8 @@ async def compile_fragment(
 
 def _trace(
     program: Callable[..., Any] | TracedProgram,
-    specs: tuple[object, ...],
-    named: dict[str, object],
+    specs: Sequence[object],
+    named: Mapping[str, object],
     options: FragmentCompilerOptions,
 ) -> TracedProgram:
     if isinstance(program, TracedProgram):

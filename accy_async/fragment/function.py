@@ -11,7 +11,12 @@ import anyio
 
 from accy_async.backends.cleanup import raise_together
 from accy_async.compiler.semantic import TensorType
-from accy_async.compiler.tracing.tree import Structure, constant_key, flatten
+from accy_async.compiler.tracing.tree import (
+    Structure,
+    constant_key,
+    flatten,
+    unhashable,
+)
 from accy_async.errors import InvalidType, SessionClosed
 from accy_async.fragment.arguments import array_type
 
@@ -72,6 +77,8 @@ class FragmentFunction:
         """Run the function on these arrays; see `LoadedFragment`'s call.
 
         Raises:
+            LaunchArgumentMismatch: the function takes more arguments, fewer, or
+                others by name.
             InvalidType: a constant is not hashable, or an array's elements have no
                 counterpart here.
             InvalidProgram, PassFailed, UnsupportedOperation: it cannot be compiled for
@@ -81,7 +88,7 @@ class FragmentFunction:
         Cancellation: as for `Session.load_fragment` and for `LoadedFragment`'s call.
         """
         asked = self._read(args, kwargs)
-        loaded = self._find(asked.key)
+        loaded = self._find(asked)
         if loaded is None:
             loaded = await self._get(asked)
         try:
@@ -102,7 +109,7 @@ class FragmentFunction:
         Raises, Cancellation: as for a call, but that nothing is run.
         """
         asked = self._read(specs, named)
-        loaded = self._find(asked.key)
+        loaded = self._find(asked)
         if loaded is None:
             loaded = await self._get(asked)
         self._leave(loaded)
@@ -151,18 +158,20 @@ class FragmentFunction:
         ]
         return _Asked((structure, kinds), structure, leaves, types, arrays)
 
-    def _find(self, key: object) -> LoadedFragment | None:
-        """The fragment of a key, in use from now on until `_leave`."""
+    def _find(self, asked: _Asked) -> LoadedFragment | None:
+        """The fragment of these types, in use from now on until `_leave`."""
         if self._is_closed:
             raise SessionClosed(f"fragment {self.name!r} was closed")
         try:
-            found = self._loaded.get(key)
+            found = self._loaded.get(asked.key)
         except TypeError:
             raise InvalidType(
-                f"{self.name}'s arguments", key, "arrays, and hashable constants"
+                f"{self.name}'s arguments",
+                unhashable(asked.leaves),
+                "arrays, and hashable constants",
             ) from None
         if found is not None:
-            self._loaded.move_to_end(key)
+            self._loaded.move_to_end(asked.key)
             self._users[found] = self._users.get(found, 0) + 1
         return found
 
@@ -171,7 +180,7 @@ class FragmentFunction:
         key = asked.key
         while (loading := self._loading.get(key)) is not None:
             await loading.wait()
-            found = self._find(key)
+            found = self._find(asked)
             if found is not None:
                 return found
         self._loading[key] = done = anyio.Event()
@@ -179,7 +188,7 @@ class FragmentFunction:
             loaded = await self._load(*asked.specs())
             if self._is_closed:
                 await loaded.aclose()
-            self._find(key)  # refuses to go on if it was closed meanwhile
+            self._find(asked)  # refuses to go on if it was closed meanwhile
             self._loaded[key] = loaded
             self._users[loaded] = 1
         finally:

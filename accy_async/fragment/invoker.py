@@ -10,6 +10,7 @@ import anyio.lowlevel
 
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import Cleanup
+from accy_async.compiler.tracing.calls import counted, given
 from accy_async.errors import LaunchArgumentMismatch, SessionClosed
 from accy_async.fragment.arguments import take_array
 from accy_async.fragment.lane import Lane
@@ -153,14 +154,19 @@ class Invoker:
         wanted = self._signature.arguments
         if len(arguments) != len(wanted):
             raise LaunchArgumentMismatch(
-                f"{self._plan.name!r} takes {len(wanted)} arrays, {len(arguments)} "
-                "were given"
+                f"{self._plan.name!r} takes {counted(len(wanted), 'array')}, "
+                f"{given(len(arguments), ())}"
             )
         return [
             take_array(
-                self._backend, given, slot.slot, f"{self._plan.name}: argument {index}"
+                self._backend,
+                argument,
+                slot.slot,
+                f"{self._plan.name}: argument {index}",
             )
-            for index, (given, slot) in enumerate(zip(arguments, wanted, strict=True))
+            for index, (argument, slot) in enumerate(
+                zip(arguments, wanted, strict=True)
+            )
         ]
 
     def _check(self) -> None:

@@ -51,8 +51,7 @@ class SessionFragments(SessionCore):
         from accy_async.fragment import compile_fragment
 
         self._check("compile_fragment")
-        title = getattr(program, "name", None) or getattr(program, "__name__", "")
-        with phase(self.observer, "compile", str(title)):
+        with phase(self.observer, "compile", _title(program)):
             return await compile_fragment(
                 self.backend, program, *specs, options=options, cache=cache, **named
             )
@@ -110,8 +109,8 @@ class SessionFragments(SessionCore):
         Args:
             program: a compiled fragment, a program, or a function of arrays.
             specs: of a function, the type of each argument, nested as the argument
-                is: see `accy_async.compiler.trace`. With none, it is compiled when it
-                is called, for each combination of argument types.
+                is: see `accy_async.fragment.compile_fragment`. With none, it is
+                compiled when it is called, for each combination of argument types.
             options: as for `compile_fragment`.
             cache: as for `compile_fragment`.
             named: types of arguments by name.
@@ -168,13 +167,21 @@ class SessionFragments(SessionCore):
         cache: bool | ArtifactStore,
     ) -> FragmentFunction:
         from accy_async.fragment import FragmentFunction
+        from accy_async.fragment.compiling import compile_program
 
         async def load(
             specs: Sequence[Any], named: Mapping[str, Any]
         ) -> LoadedFragment:
-            compiled = await self.compile_fragment(
-                function, *specs, options=options, cache=cache, **named
-            )
+            self._check("compile_fragment")
+            with phase(self.observer, "compile", _title(function)):
+                compiled = await compile_program(
+                    self.backend, function, specs, named, options=options, cache=cache
+                )
             return await self._load_compiled(compiled, options)
 
         return FragmentFunction(getattr(function, "__name__", "function"), load)
+
+
+def _title(program: object) -> str:
+    """What an observer is told that a program is called."""
+    return str(getattr(program, "name", None) or getattr(program, "__name__", ""))

@@ -303,7 +303,7 @@ async def test_freed_and_foreign_arrays_are_refused(session: Session) -> None:
             await function(array)
         async with open_session("cpu") as other:
             theirs = await other.upload(X)
-            with pytest.raises(InvalidBuffer, match="another device"):
+            with pytest.raises(InvalidBuffer, match="another backend"):
                 await function(theirs)
         with pytest.raises(InvalidType):
             await function(np.array(["text"]))

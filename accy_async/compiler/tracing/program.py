@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import re
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
@@ -20,9 +19,16 @@ from accy_async.compiler.semantic import (
 )
 from accy_async.compiler.semantic.reference import ReferenceKernel
 from accy_async.compiler.tracing.array import TracedArray
+from accy_async.compiler.tracing.calls import argument_names, check_call, title_of
 from accy_async.compiler.tracing.promotion import lift
 from accy_async.compiler.tracing.state import Trace
-from accy_async.compiler.tracing.tree import Structure, constant_key, flatten
+from accy_async.compiler.tracing.tree import (
+    Structure,
+    check_nesting,
+    constant_key,
+    flatten,
+    unhashable,
+)
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidProgram, InvalidType, LaunchArgumentMismatch
 
@@ -56,16 +62,15 @@ class TracedProgram:
         """
         structure, leaves = flatten((args, kwargs))
         if structure != self.arguments:
-            raise LaunchArgumentMismatch(
-                f"{self.module.name} was traced for arguments nested otherwise"
-            )
+            check_nesting(self.module.name, structure, self.arguments)
         arrays = []
         for leaf, static in zip(leaves, self.statics, strict=True):
             if static is None:
                 arrays.append(leaf)
             elif constant_key(static[1]) != constant_key(leaf):
                 raise LaunchArgumentMismatch(
-                    f"{self.module.name} was traced for {static[1]!r}, got {leaf!r}"
+                    f"{self.module.name} was traced for {reprlib.repr(static[1])}, "
+                    f"got {reprlib.repr(leaf)}"
                 )
         return arrays
 
@@ -108,6 +113,8 @@ def trace(
         named: specs of arguments by name.
 
     Raises:
+        LaunchArgumentMismatch: the function takes more arguments, fewer, or others by
+            name.
         InvalidProgram: a step cannot be traced; names the line.
         OutOfMemory: it exceeds the limits.
     """
@@ -122,9 +129,9 @@ def trace_program(
     **named: object,
 ) -> TracedProgram:
     """As `trace`, with how arguments and results are nested."""
+    title = check_call(function, specs, named, name)
     structure, leaves = flatten((specs, named))
     types = [_spec(leaf) for leaf in leaves]
-    title = name or _title(function)
     labels = _labels(function, structure)
     builder = Builder(title, limits)
     f = builder.begin_function(
@@ -161,16 +168,6 @@ def _returned(result: object, name: str) -> object:
     return result
 
 
-def _name(function: Callable[..., object]) -> str:
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _title(function: Callable[..., object]) -> str:
-    """The function's name as a module may have it: of ``<lambda>`` the inside."""
-    kept = re.sub(r"[^A-Za-z0-9_.\-]", "", _name(function))
-    return kept if re.match("[A-Za-z_]", kept) else f"_{kept}"
-
-
 def _spec(leaf: object) -> TensorType | None:
     """The type of an array argument; None for what is passed on as it is."""
     if isinstance(leaf, (bool, int, float, type)):
@@ -191,18 +188,7 @@ def _spec(leaf: object) -> TensorType | None:
 def _labels(function: Callable[..., object], structure: Structure) -> list[str]:
     """Names for the parameters: the function's own, with the path within each."""
     positional, keyword = structure.children
-    names = [f"p{i}" for i in range(len(positional.children))]
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        signature = inspect.Signature()
-    plain = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    )
-    for index, parameter in enumerate(signature.parameters.values()):
-        if parameter.kind in plain and index < len(names):
-            names[index] = parameter.name
+    names = argument_names(function, len(positional.children))
     labels: list[str] = []
     for name, child in zip(names, positional.children, strict=True):
         labels += child.names(name)
@@ -225,7 +211,7 @@ class Fragment(Generic[_P, _R]):
         limits: ContextLimits = ContextLimits.STANDARD,
     ) -> None:
         self.function = function
-        self.name = name or _title(function)
+        self.name = name or title_of(function)
         self.limits = limits
         functools.update_wrapper(self, function)
         self._programs: dict[object, TracedProgram] = {}
@@ -255,7 +241,9 @@ class Fragment(Generic[_P, _R]):
             program = self._programs.get(key)
         except TypeError:
             raise InvalidType(
-                f"{self.name}.trace", specs, "arrays, and hashable constants"
+                f"{self.name}.trace",
+                unhashable(leaves),
+                "arrays, and hashable constants",
             ) from None
         if program is None:
             program = trace_program(

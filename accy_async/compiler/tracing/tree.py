@@ -8,9 +8,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from accy_async.compiler.tracing.calls import counted, given
 from accy_async.errors import LaunchArgumentMismatch
 
-__all__ = ["Structure", "constant_key", "flatten"]
+__all__ = ["Structure", "check_nesting", "constant_key", "flatten", "unhashable"]
 
 
 @attrs.frozen
@@ -24,6 +25,18 @@ class Structure:
     kind: str
     children: tuple[Structure, ...] = ()
     keys: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "dict":
+                keys = ", ".join(str(key) for key in self.keys)
+                return f"a dict of {keys}" if keys else "an empty dict"
+            case "none":
+                return "None"
+            case "leaf":
+                return "an array or a constant"
+            case _:
+                return f"a {self.kind} of {len(self.children)}"
 
     def unflatten(self, leaves: Iterator[Any]) -> Any:  # noqa: ANN401 - any nesting
         """The leaves, nested so."""
@@ -53,6 +66,50 @@ def constant_key(value: object) -> tuple[object, object]:
     if isinstance(value, (float, complex, np.inexact)):
         return type(value), repr(value)
     return type(value), value
+
+
+def check_nesting(name: str, got: Structure, traced: Structure) -> None:
+    """Refuse a call's ``(args, kwargs)`` if they are nested otherwise than was traced.
+
+    Raises:
+        LaunchArgumentMismatch: they are; names the first argument that is.
+    """
+    here, there = got.children[0], traced.children[0]
+    mine, theirs = got.children[1].keys, traced.children[1].keys
+    if len(here.children) != len(there.children) or mine != theirs:
+        by_name = f", and by name {', '.join(theirs)}" if theirs else ""
+        raise LaunchArgumentMismatch(
+            f"{name} was traced for {counted(len(there.children), 'argument')} by place"
+            f"{by_name}; {given(len(here.children), mine)}"
+        )
+    for part, wanted in zip(got.children, traced.children, strict=True):
+        _check_same(name, "argument", part, wanted)
+
+
+def _check_same(name: str, path: str, got: Structure, traced: Structure) -> None:
+    if (got.kind, got.keys, len(got.children)) != (
+        traced.kind,
+        traced.keys,
+        len(traced.children),
+    ):
+        raise LaunchArgumentMismatch(
+            f"{name}: {path} is nested otherwise than traced: {got}, expected {traced}"
+        )
+    keys: Sequence[Any] = got.keys or range(len(got.children))
+    for key, one, wanted in zip(keys, got.children, traced.children, strict=True):
+        joint = " " if path == "argument" else "."
+        _check_same(name, f"{path}{joint}{key}", one, wanted)
+
+
+def unhashable(leaves: Sequence[object]) -> object:
+    """The first of the leaves that cannot be hashed; None if all can."""
+    for leaf in leaves:
+        try:
+            hash(constant_key(leaf))
+        except TypeError:
+            if not hasattr(leaf, "shape"):
+                return leaf
+    return None
 
 
 def flatten(tree: object) -> tuple[Structure, list[Any]]:
