@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
-
 import anyio
 import attrs
 import numpy as np
@@ -13,20 +9,20 @@ import pytest
 
 from accy_async import open_session
 from accy_async.backends import RecordingBackend
-from accy_async.errors import DeviceError, GraceExpired, OutOfMemory, RuntimeUnavailable
-from tests.harness.scan_chain import LAUNCH, PIPELINE, PTX, REGISTRY
-from tests.harness.steps import (
-    Injection,
-    Outcome,
-    cancel_scope,
-    cancel_task,
-    interrupt,
-    perform,
+from accy_async.errors import DeviceError, OutOfMemory, RuntimeUnavailable
+from tests.harness.enumeration import (
+    Operation,
+    act,
+    cancel_each_await,
+    cancel_each_await_by_asyncio,
+    interrupt_each_await,
+    interrupt_each_call,
+    without_grace,
 )
+from tests.harness.scan_chain import LAUNCH, PIPELINE, PTX, REGISTRY
 
 pytestmark = pytest.mark.anyio
 
-Operation = Callable[[RecordingBackend], Coroutine[Any, Any, object]]
 USUAL: dict[str, type[Exception]] = {
     "load_artifact": RuntimeUnavailable,
     "allocate_buffer": OutOfMemory,
@@ -79,19 +75,6 @@ each_operation = pytest.mark.parametrize(
 each_pace = pytest.mark.parametrize("is_held", [False, True])
 
 
-async def act(
-    operation: Operation,
-    is_held: bool,
-    injections: Mapping[int, Injection] | None = None,
-    failures: Mapping[int, BaseException | None] | None = None,
-) -> tuple[RecordingBackend, Outcome]:
-    backend = RecordingBackend(is_holding=is_held)
-    for nth, error in (failures or {}).items():
-        backend.fail("*", nth, error)
-    outcome = await perform(backend, functools.partial(operation, backend), injections)
-    return backend, outcome
-
-
 async def check_nothing_left(backend: RecordingBackend, operation: Operation) -> None:
     """Nothing is alive, the grace is the caller's again, a new session works."""
     backend.release_all()
@@ -136,47 +119,27 @@ async def test_each_pair_of_backend_calls_failing(
             await check_nothing_left(backend, operation)
 
 
-def without_grace(error: BaseException | None) -> list[BaseException]:
-    """The errors, in order, but for those that name what a failed wait left busy."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for one in error.exceptions for leaf in without_grace(one)]
-    return [] if error is None or isinstance(error, GraceExpired) else [error]
-
-
 @each_operation
 @each_pace
 async def test_interrupt_at_each_backend_call(
     operation: Operation, is_held: bool
 ) -> None:
     """A KeyboardInterrupt inside any call leaves as itself; nothing is left."""
-    whole, _ = await act(operation, is_held)
-    for nth in range(1, len(whole.calls) + 1):
-        pressed = KeyboardInterrupt()
-        backend, outcome = await act(operation, is_held, failures={nth: pressed})
-        assert outcome.error is pressed
-        await check_nothing_left(backend, operation)
+    await interrupt_each_call(operation, is_held, check_nothing_left)
 
 
 @each_operation
 @each_pace
 async def test_each_await_cancelled_once(operation: Operation, is_held: bool) -> None:
     """A cancellation at any await goes on as one; nothing is left."""
-    _, whole = await act(operation, is_held)
-    for step in range(1, whole.steps + 1):
-        backend, outcome = await act(operation, is_held, {step: cancel_scope})
-        assert outcome.error is None
-        await check_nothing_left(backend, operation)
+    await cancel_each_await(operation, is_held, check_nothing_left)
 
 
 @each_operation
 @each_pace
 async def test_each_await_interrupted(operation: Operation, is_held: bool) -> None:
     """An interrupt at any await, the exit's too, leaves as itself."""
-    _, whole = await act(operation, is_held)
-    for step in range(1, whole.steps + 1):
-        backend, outcome = await act(operation, is_held, {step: interrupt})
-        assert isinstance(outcome.error, KeyboardInterrupt)
-        await check_nothing_left(backend, operation)
+    await interrupt_each_await(operation, is_held, check_nothing_left)
 
 
 @each_operation
@@ -186,17 +149,7 @@ async def test_each_await_cancelled_by_asyncio_itself(
     operation: Operation, is_held: bool
 ) -> None:
     """``Task.cancel`` at any await, and again at any of the exit's, leaks nothing."""
-    _, whole = await act(operation, is_held)
-    for step in range(1, whole.steps + 1):
-        backend, outcome = await act(operation, is_held, {step: cancel_task})
-        assert without_grace(outcome.error) == []
-        await check_nothing_left(backend, operation)
-        for later in range(step + 1, outcome.steps + 1):
-            backend, outcome_later = await act(
-                operation, is_held, {step: cancel_task, later: cancel_task}
-            )
-            assert without_grace(outcome_later.error) == []
-            await check_nothing_left(backend, operation)
+    await cancel_each_await_by_asyncio(operation, is_held, check_nothing_left)
 
 
 async def test_a_session_owns_what_is_made_in_it_and_no_more() -> None:
