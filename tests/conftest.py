@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import functools
+import gc
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -109,6 +111,30 @@ DEVICES: dict[str, Probe] = {
     "multigpu": second_gpu_missing,
     "vulkan": vulkan_missing,
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def threads_end() -> Iterator[None]:
+    """The threads that a module's tests started for devices end with the module.
+
+    A thread left over would fail a later module that counts threads, and not the one
+    that left it.
+    """
+    before = set(threading.enumerate())
+    yield
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and thread.name.startswith("accy_async cpu")
+    ]
+    for thread in left:
+        thread.join(timeout=1)
+    if any(thread.is_alive() for thread in left):
+        gc.collect()  # a backend that was dropped unclosed ends when collected
+    for thread in left:
+        thread.join(timeout=30)
+    names = sorted(thread.name for thread in left if thread.is_alive())
+    assert not names, f"threads that did not end: {', '.join(names)}"
 
 
 @pytest.hookimpl(tryfirst=True)

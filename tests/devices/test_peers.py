@@ -16,6 +16,7 @@ from accy_async.errors import (
     InvalidEvent,
     UnsupportedOperation,
 )
+from tests.conformance.devices import join_threads
 
 pytestmark = pytest.mark.anyio
 
@@ -151,6 +152,7 @@ async def test_staged_copies_of_every_size_move_every_byte(
     finally:
         one.close()
         other.close()
+    join_threads()  # those of the streams that the pieces went through, too
 
 
 async def test_staged_copies_read_one_piece_while_writing_another() -> None:

@@ -111,7 +111,8 @@ class CpuBackend(CpuPeers):
         try:
             super().close()
         finally:
-            cast("CpuStream", self._default).stop()
+            for stream in (self._default, *self._exchange):
+                cast("CpuStream", stream).stop()
             self._pool.close()
 
     # Hooks
