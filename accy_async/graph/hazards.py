@@ -18,8 +18,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import attrs
 
 from accy_async.errors import GraphError
-from accy_async.graph.dataflow import WRITES, Uses
-from accy_async.graph.nodes import EventSignal, EventWait, LaunchGraphNode
+from accy_async.graph.dataflow import READS, WRITES, Uses
+from accy_async.graph.nodes import (
+    BufferSlot,
+    EventSignal,
+    EventWait,
+    HostSlot,
+    LaunchGraphLoop,
+    LaunchGraphNode,
+)
 from accy_async.graph.order import Block, GraphOrder
 
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "check_cycles",
     "check_hazards",
     "check_signals",
+    "check_written",
     "event_edges",
     "label_edges",
     "signals_and_waits",
@@ -113,6 +121,50 @@ def check_signals(
                     f"event {event!r} without an order between them; add "
                     f"{_suggest(nodes[one].name, nodes[two].name)}, or use two events"
                 )
+
+
+def check_written(
+    nodes: Sequence[LaunchGraphNode],
+    uses: Sequence[Uses],
+    loops: Sequence[LaunchGraphLoop],
+    slots: Sequence[BufferSlot | HostSlot],
+) -> None:
+    """Check that what is read of a run's scratch is written by some node.
+
+    What a loop carries counts as written where either of the two slots is.
+
+    Raises:
+        GraphError: a scratch slot is read, and no node writes it.
+    """
+    unwritten = {
+        index
+        for index, slot in enumerate(slots)
+        if isinstance(slot, BufferSlot) and slot.is_scratch
+    }
+    if not unwritten:
+        return
+    for used in uses:
+        unwritten.difference_update(slot for slot, how in used if how & WRITES)
+    if not unwritten:
+        return
+    names = {slots[index].name for index in unwritten}
+    for loop in loops:
+        for carry in loop.carries:
+            if not names >= {carry.current, carry.next}:
+                names -= {carry.current, carry.next}
+        if loop.condition in names:
+            raise GraphError(_unwritten(f"loop {loop.name!r}", loop.condition))
+    for node, used in zip(nodes, uses, strict=True):
+        for slot, how in used:
+            if how & READS and slots[slot].name in names:
+                raise GraphError(_unwritten(f"node {node.name!r}", slots[slot].name))
+
+
+def _unwritten(who: str, slot: str) -> str:
+    return (
+        f"{who} reads scratch slot {slot!r}, which no node writes: what a run finds "
+        "in its scratch is undefined; write it first, or bind a buffer of yours"
+    )
 
 
 def label_edges(nodes: Sequence[LaunchGraphNode]) -> list[OrderEdge]:

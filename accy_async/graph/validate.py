@@ -20,6 +20,7 @@ from accy_async.graph.hazards import (
     check_cycles,
     check_hazards,
     check_signals,
+    check_written,
     event_edges,
     label_edges,
     signals_and_waits,
@@ -120,6 +121,7 @@ def index_plan(
     checker = _NodeChecker({slot.name: slot for slot in slots}, runtime_scalar_count)
     for node in nodes:
         checker.check(node)
+    check_written(nodes, uses, loops, slots)
     ranges = [loop_range(loop, node_index) for loop in loops]
     nest_loops([loop.name for loop in loops], ranges)
     for loop in loops:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from accy_async.dtypes import DType
 from accy_async.graph.nodes import (
+    BufferSlot,
     CopyFromDevice,
     EventSignal,
     EventWait,
@@ -20,6 +22,12 @@ from tests.graph.graphs import (
     kernel,
 )
 from tests.graph.wrong_parts import SLOTS, U32, carry, does, loop
+
+SCRATCH = (
+    BufferSlot("s", DType.F32, 4, is_scratch=True),
+    BufferSlot("t", DType.F32, 4, is_scratch=True),
+    BufferSlot("flag", DType.U32, 1, is_scratch=True),
+)
 
 WRONG_ORDERS: dict[str, tuple[dict[str, Any], str]] = {
     "first after last": (
@@ -154,6 +162,26 @@ WRONG_ORDERS: dict[str, tuple[dict[str, Any], str]] = {
         {"nodes": [kernel("a", "", "x"), kernel("b", "", "x")], "slots": SLOTS},
         "slot 'x': 'a' writes it and 'b' writes it without an order between them; add "
         "LaunchGraphDependency('a', 'b'), or the other way round",
+    ),
+    "scratch that nobody writes": (
+        {"nodes": [kernel("a", "s")], "slots": SCRATCH},
+        "node 'a' reads scratch slot 's', which no node writes",
+    ),
+    "scratch that is the condition, and nobody writes": (
+        {
+            "nodes": [kernel("a", "", "s")],
+            "loops": [loop("L", "a", "a", condition="flag")],
+            "slots": SCRATCH,
+        },
+        "loop 'L' reads scratch slot 'flag', which no node writes",
+    ),
+    "carried scratch that nobody writes": (
+        {
+            "nodes": [kernel("a", "s")],
+            "loops": [loop("L", "a", "a", carries=carry(("s", "t")))],
+            "slots": SCRATCH,
+        },
+        "node 'a' reads scratch slot 's', which no node writes",
     ),
     "a reader beside a writer": (
         {

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from accy_async.backends import RecordingBackend
-from accy_async.backends.cpu import CpuBackend
 from accy_async.backends.replay import Replay
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import DeviceError, GraphError, InvalidEvent
@@ -177,7 +176,7 @@ async def test_c21_the_declared_order_decides(*, reader_first: bool) -> None:
         change()
     b.copy_out(out, read)
     plan, array = b.build(), np.zeros(n, np.uint32)
-    async with open_session(CpuBackend()) as session:
+    async with open_session("cpu") as session:
         for _ in range(20):
             await session.run(plan, {"read": array})
             assert set(array.tolist()) == ({1} if reader_first else {5})
