@@ -56,7 +56,7 @@ class InvocationBindings:
         self._kernels = kernels
         self._buffers = buffers
         self._prepared: dict[tuple[object, ...], PreparedGraph] = {}
-        self._last_graph: tuple[object, LaunchGraphPlan] | None = None
+        self._last_graph: tuple[LaunchGraphPlan, object, LaunchGraphPlan] | None = None
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -169,15 +169,23 @@ class InvocationBindings:
 
     def graph_for(
         self,
+        plain: LaunchGraphPlan,
         tuning: LaunchTuning,
         runtime_scalars: RuntimeScalars | None,
         make: Callable[[], LaunchGraphPlan],
     ) -> LaunchGraphPlan:
-        """The graph for these choices: made once, as long as they stay the same."""
-        key = (tuning, runtime_scalars)
-        if self._last_graph is None or self._last_graph[0] != key:
-            self._last_graph = (key, make())
-        return self._last_graph[1]
+        """The graph for these choices: made once, as long as they stay the same.
+
+        Args:
+            plain: the fragment's graph without them.
+            tuning: launch candidates.
+            runtime_scalars: scalars.
+            make: makes it.
+        """
+        key, last = (tuning, runtime_scalars), self._last_graph
+        if last is None or last[0] is not plain or last[1] != key:
+            last = self._last_graph = (plain, key, make())
+        return last[2]
 
     def _prepare(self, graph: LaunchGraphPlan, options: LaunchOptions) -> PreparedGraph:
         check_options(self._backend, graph, options)

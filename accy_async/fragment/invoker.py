@@ -48,6 +48,9 @@ class Invoker:
         grace_s: how long cleanup may wait for the device, in seconds.
         observer: told of every invocation, as of a run.
         check_open: refuses what is no longer possible; None if nothing is.
+
+    Attributes:
+        graph: what invocations launch that begin from now on.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Invoker:
     ) -> None:
         self._backend = backend
         self._plan = plan
-        self._graph = graph
+        self.graph = graph
         self._kernels = kernels
         self._streams = streams
         self._grace_s = grace_s
@@ -90,9 +93,9 @@ class Invoker:
         """Run the fragment once; see `LoadedFragment.invoke`."""
         taken = self._take(arguments)
         options = _PLAIN
-        if scalars or self._graph.runtime_scalar_count:
+        if scalars or self.graph.runtime_scalar_count:
             options = LaunchOptions(runtime_scalars=scalars)
-            check_options(self._backend, self._graph, options)
+            check_options(self._backend, self.graph, options)
         self._check()
         try:
             self._places.acquire_nowait()
@@ -114,7 +117,9 @@ class Invoker:
         stream = self._running[lane] = self._streams.take()
         told = None if self._observer is None else self._begin()
         try:
-            results = await lane.run(taken, options, stream, to_host=to_host)
+            results = await lane.run(
+                self.graph, taken, options, stream, to_host=to_host
+            )
         except BaseException as error:
             self._end(told, error)
             await self._abandon(lane, stream, error)
@@ -178,7 +183,7 @@ class Invoker:
     def _open_lane(self) -> Lane:
         return Lane(
             self._backend,
-            self._graph,
+            self.graph,
             self._kernels,
             self._signature,
             self._constants,
@@ -234,7 +239,7 @@ class Invoker:
     def _begin(self) -> int:
         assert self._observer is not None
         run_id = new_id()
-        self._observer.run_started(run_id, self._plan.name, len(self._graph.nodes), 0)
+        self._observer.run_started(run_id, self._plan.name, len(self.graph.nodes), 0)
         return run_id
 
     def _end(self, told: int | None, error: BaseException | None) -> None:

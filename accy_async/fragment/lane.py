@@ -103,6 +103,7 @@ class Lane:
 
     async def run(
         self,
+        graph: LaunchGraphPlan,
         arguments: Sequence[DeviceArray | HostArray],
         options: LaunchOptions,
         stream: StreamHandle,
@@ -112,6 +113,8 @@ class Lane:
         """Run the fragment once; the results, each in memory of its own.
 
         Args:
+            graph: the fragment's now: that of the run before, or one that launches the
+                same kernels otherwise.
             arguments: of the types that the parameters have.
             options: the runtime scalars.
             stream: what to run it on.
@@ -120,6 +123,8 @@ class Lane:
         Raises:
             AccyError: the lane is of no use any more then, as after a cancellation.
         """
+        if graph is not self._graph:
+            self._take_up(graph)
         call = _Call(self, stream)
         for slot, given in zip(self._signature.arguments, arguments, strict=True):
             call.take(slot, given)
@@ -179,6 +184,15 @@ class Lane:
     def backend(self) -> Backend:
         """The device."""
         return self._backend
+
+    def _take_up(self, graph: LaunchGraphPlan) -> None:
+        """Have the launches packed anew, as another graph of the kernels says."""
+        self._graph = graph
+        self._order = in_order(graph) if graph.nodes else ()
+        self._calm = 0
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.close()
 
     async def _bind(
         self, wanted: dict[str, BufferHandle], options: LaunchOptions

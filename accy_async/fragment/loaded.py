@@ -11,8 +11,8 @@ import anyio.lowlevel
 from accy_async.backends.cleanup import Cleanup
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.fragment.invoker import Invoker
-from accy_async.fragment.stepping import SteppedFragment
 from accy_async.fragment.streams import FragmentStreams
+from accy_async.fragment.tuned import TunedFragment
 
 if TYPE_CHECKING:
     from accy_async.backends.array import DeviceArray
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from accy_async.fragment.arguments import HostArray
     from accy_async.fragment.compiled import CompiledFragment
     from accy_async.observe.protocol import Observer
+    from accy_async.tuning.launches import LaunchTuningCacheRecord
 
 __all__ = ["LoadedFragment"]
 
 
-class LoadedFragment(SteppedFragment):
+class LoadedFragment(TunedFragment):
     """A fragment on a device; `load_fragment` and `Session.load_fragment` make one.
 
     It is called with arrays, ``y = await fragment(x)``; or step by step, with bindings
@@ -47,9 +48,15 @@ class LoadedFragment(SteppedFragment):
         grace_s: float | None = None,
         observer: Observer | None = None,
         check_open: Callable[[str], None] | None = None,
+        launch_tuning: Iterable[LaunchTuningCacheRecord] = (),
     ) -> None:
         super().__init__(
-            backend, compiled, kernels, grace_s=grace_s, check_open=check_open
+            backend,
+            compiled,
+            kernels,
+            grace_s=grace_s,
+            check_open=check_open,
+            launch_tuning=launch_tuning,
         )
         self._own_streams = streams is None
         self._streams = streams or FragmentStreams(
@@ -147,6 +154,9 @@ class LoadedFragment(SteppedFragment):
         Raises, Cancellation: as for a call.
         """
         return await self._invoker.invoke(arguments, tuple(runtime_scalars))
+
+    def _graph_changed(self) -> None:
+        self._invoker.graph = self._graph
 
     # Its end
 

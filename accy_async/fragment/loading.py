@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -16,12 +16,14 @@ from accy_async.errors import InvalidType
 from accy_async.fragment.compiled import CompiledFragment
 from accy_async.fragment.graphs import kernel_entries
 from accy_async.fragment.loaded import LoadedFragment
+from accy_async.tuning.launches import decode_launch_tuning_artifact
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.base import Backend
     from accy_async.fragment.streams import FragmentStreams
     from accy_async.observe.protocol import Observer
+    from accy_async.tuning.launches import LaunchTuningCacheRecord
 
 __all__ = ["load_fragment"]
 
@@ -35,6 +37,8 @@ async def load_fragment(
     observer: Observer | None = None,
     instrumentation: FragmentInstrumentation | None = None,
     check_open: Callable[[str], None] | None = None,
+    launch_tuning_artifact: bytes = b"",
+    launch_tuning_records: Iterable[LaunchTuningCacheRecord] = (),
 ) -> LoadedFragment:
     """Load a compiled fragment's kernels; awaits it, on threads where loads block.
 
@@ -50,9 +54,13 @@ async def load_fragment(
         instrumentation: told how long loading took.
         check_open: called with what is to be done before anything is; what it raises
             refuses it.
+        launch_tuning_artifact: measured launch candidates, to be used where they are
+            of this device and these kernels; no bytes are none.
+        launch_tuning_records: more of them, as values.
 
     Raises:
         InvalidType: ``compiled`` is none.
+        InvalidArtifact: the tuning artifact cannot be read; nothing was loaded.
         UnsupportedOperation: the device does not load its format.
         CapabilityMismatch: the device lacks what a kernel requires.
         InvalidArtifact, CompilationError, RuntimeUnavailable, OutOfMemory: a kernel
@@ -64,6 +72,10 @@ async def load_fragment(
     if not isinstance(compiled, CompiledFragment):
         raise InvalidType("load_fragment.compiled", compiled, "a CompiledFragment")
     told = instrumentation or FragmentInstrumentation()
+    tuning = list(launch_tuning_records)
+    if launch_tuning_artifact:
+        with told.timed(FragmentPhase.IMPORT_LAUNCH_TUNING):
+            tuning += decode_launch_tuning_artifact(launch_tuning_artifact)
     begun = time.perf_counter_ns()
     await anyio.lowlevel.checkpoint()
     loaded: dict[object, LoadedKernel] = {}
@@ -88,6 +100,7 @@ async def load_fragment(
             grace_s=grace_s,
             observer=observer,
             check_open=check_open,
+            launch_tuning=tuning,
         )
         elapsed_ns = time.perf_counter_ns() - begun
         told.record(FragmentPhase.LOAD_BACKEND_ARTIFACTS, elapsed_ns)

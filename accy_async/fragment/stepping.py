@@ -34,8 +34,11 @@ from accy_async.fragment.graphs import (
 from accy_async.fragment.submission import in_order, submit_prepared
 from accy_async.graph.options import LaunchOptions
 from accy_async.tuning.choice import LaunchTuning
+from accy_async.tuning.launches import LaunchTuningCache
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import BufferBinding
     from accy_async.backends.loading import LoadedKernel
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from accy_async.fragment.arguments import HostArray
     from accy_async.fragment.compiled import CompiledFragment
     from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.tuning.launches import LaunchTuningCacheRecord
 
 __all__ = ["SteppedFragment"]
 
@@ -60,6 +64,7 @@ class SteppedFragment(FragmentCatalogue):
         grace_s: how long cleanup may wait for the device, in seconds; the backend's
             own if None.
         check_open: called with what is to be done; what it raises refuses it.
+        launch_tuning: records to choose launch candidates by.
     """
 
     def __init__(
@@ -70,9 +75,11 @@ class SteppedFragment(FragmentCatalogue):
         *,
         grace_s: float | None = None,
         check_open: Callable[[str], None] | None = None,
+        launch_tuning: Iterable[LaunchTuningCacheRecord] = (),
     ) -> None:
         super().__init__(compiled)
         self._backend = backend
+        self._tuning = LaunchTuningCache(backend.capabilities, launch_tuning)
         self._grace_s = backend.grace_s if grace_s is None else grace_s
         self._loaded = tuple(kernels)
         self._entries = kernel_entries(self.plan)
@@ -81,6 +88,7 @@ class SteppedFragment(FragmentCatalogue):
             id(entry): (kernel.artifact, kernel.loaded)
             for entry, kernel in zip(self._entries, kernels, strict=True)
         }
+        self._chosen = self._recorded_candidates()
         self._graph = self.create_launch_graph_plan()
         self._check_open = check_open
         self._is_closed = False
@@ -90,9 +98,15 @@ class SteppedFragment(FragmentCatalogue):
         """Its launch graph, for `Session.start` and `Session.prepare`.
 
         Slots are named ``input_0`` after role and number; bindings'
-        `InvocationBindings.graph_bindings` names those that have to be bound.
+        `InvocationBindings.graph_bindings` names those that have to be bound. Where a
+        tuning record has chosen another candidate since, it is another graph.
         """
         return self._graph
+
+    @property
+    def tuning_record_count(self) -> int:
+        """How many launch tuning records it has."""
+        return len(self._tuning)
 
     def create_launch_graph_plan(
         self,
@@ -103,7 +117,8 @@ class SteppedFragment(FragmentCatalogue):
         """A launch graph of its kernels, whose edges follow from their slots.
 
         Args:
-            tuning: the launch candidates to use; the first ones if left out.
+            tuning: the launch candidates to use. A kernel that it does not name takes
+                the one that its tuning record says, else its first one.
             runtime_scalars: the scalars of every kernel that takes some, or of each
                 one by its id. Left out, a kernel takes its defaults, and one without
                 defaults the next ones of the run's `LaunchOptions.runtime_scalars`.
@@ -113,12 +128,21 @@ class SteppedFragment(FragmentCatalogue):
             LaunchArgumentMismatch: it names a candidate that is not, or the scalars
                 are not what the kernels take.
         """
+        chosen = self._recorded_candidates() | tuning.candidates(self.plan)
         return launch_graph_plan(
-            self.plan,
-            self._entries,
-            candidates=tuning.candidates(self.plan),
-            runtime_scalars=runtime_scalars,
+            self.plan, self._entries, candidates=chosen, runtime_scalars=runtime_scalars
         )
+
+    def _recorded_candidates(self) -> dict[int, int]:
+        """The launch candidates that tuning records say, by kernel id."""
+        if not len(self._tuning):
+            return {}
+        found = {k.kernel_id: self._tuning.selection(k) for k in self.plan.kernels}
+        return {
+            kernel_id: one.candidate_index
+            for kernel_id, one in found.items()
+            if one is not None
+        }
 
     async def prepare_invocation_bindings(
         self, inputs: Sequence[object]
@@ -177,6 +201,7 @@ class SteppedFragment(FragmentCatalogue):
         graph = self._graph
         if not tuning.is_empty or runtime_scalars is not None:
             graph = bindings.graph_for(
+                graph,
                 tuning,
                 runtime_scalars,
                 lambda: self.create_launch_graph_plan(

@@ -149,6 +149,7 @@ class SessionFragments(SessionCore):
         self._check("load_fragment")
         if self._fragment_streams is None:
             self._fragment_streams = FragmentStreams(self.backend, self.max_streams)
+        artifact = b"" if options is None else options.launch_tuning_artifact
         with phase(self.observer, "load", compiled.name):
             return await load_fragment(
                 self.backend,
@@ -157,6 +158,7 @@ class SessionFragments(SessionCore):
                 grace_s=self.grace_s,
                 observer=self.observer,
                 check_open=self._check,
+                launch_tuning_artifact=artifact,
                 instrumentation=None if options is None else options.instrumentation,
             )
 

@@ -11,6 +11,7 @@ from accy_async import open_session
 from accy_async.backends import RecordingBackend
 from accy_async.errors import DeviceError, OutOfMemory, RuntimeUnavailable
 from accy_async.fragment import load_fragment
+from accy_async.tuning import LaunchCandidateBenchmarkOptions
 from tests.fragment.plans import ADD, CHAIN, UPDATE
 from tests.harness.enumeration import (
     Operation,
@@ -46,6 +47,17 @@ async def bind_and_run(backend: RecordingBackend) -> None:
         await fragment.read_invocation_output(bindings, 0)
         fragment.submit_invocation_with_graph(bindings, fragment.graph)
         await fragment.complete_invocation_graph(fragment.graph)
+
+
+async def measure_candidates(backend: RecordingBackend) -> None:
+    async with (
+        await load_fragment(backend, UPDATE) as fragment,
+        await fragment.prepare_invocation_bindings([ONES]) as bindings,
+    ):
+        await fragment.measure_and_record_invocation_launch_candidates(
+            bindings, LaunchCandidateBenchmarkOptions(warmup=0, samples=1)
+        )
+        assert fragment.tuning_record_count == 1
 
 
 async def call_with_host_arrays(backend: RecordingBackend) -> None:
@@ -93,6 +105,7 @@ each_operation = pytest.mark.parametrize(
     [
         load_and_leave,
         bind_and_run,
+        measure_candidates,
         call_with_host_arrays,
         call_with_device_arrays,
         leave_it_to_the_session,

@@ -60,7 +60,6 @@ from accy_async.fragment import (
     load_fragment,
     target_profile,
 )
-from accy_async.graph import LaunchOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -197,11 +196,12 @@ async def compiled(
 
 
 async def loaded(backend: Backend, module: Module, **options: object) -> LoadedFragment:
-    instrumentation = options.get("instrumentation")
+    chosen = attrs.evolve(FragmentCompilerOptions(), **options)  # type: ignore[arg-type]
     return await load_fragment(
         backend,
         await compiled(backend, module, **options),
-        instrumentation=instrumentation,  # type: ignore[arg-type]
+        instrumentation=chosen.instrumentation,
+        launch_tuning_artifact=chosen.launch_tuning_artifact,
     )
 
 
@@ -942,23 +942,3 @@ async def test_choir_executable_fragment_exposes_kernel_summaries_by_index_and_w
         summaries.summary(1)
     with pytest.raises(InvalidArtifact):
         summaries.summary_for_work(2**64 - 1)
-
-
-async def test_choir_executable_fragment_explicit_launch_tuning_chooses_the_candidate() -> (
-    None
-):
-    """The launching half of the seed's "explicit launch tuning overrides cached records"."""
-    backend = RecordingBackend()
-    fragment = await loaded(
-        backend, add_module("choir_loaded_fragment_tuning_override")
-    )
-    resources = fragment.planned_kernel(0).launch_resources
-    assert resources.candidate_count > 1
-    async with await fragment.prepare_invocation_bindings([ONES, TWOS]) as bindings:
-        for index in (1, 0):
-            name = fragment.graph.nodes[0].name
-            fragment.submit_invocation(bindings, LaunchOptions(tuning={name: index}))
-            selected = resources.candidate(index).geometry
-            assert backend.launches[-1].grid == selected.grid
-            assert backend.launches[-1].threadgroup == selected.threadgroup
-    await fragment.aclose()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from accy_async.artifact.geometry import DerivedLaunch
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.tuning.choice import LaunchCandidateMeasurement
 from accy_async.tuning.launches.candidates import (
@@ -32,9 +33,16 @@ _log = logging.getLogger("accy_async.tuning")
 
 
 def is_tunable(kernel: PlannedKernel) -> bool:
-    """Whether there is anything to choose: more than one candidate, and some work."""
+    """Whether there is anything to choose: more than one candidate, and some work.
+
+    A geometry that follows from scalars of the launch is none of the candidates.
+    """
     resources = kernel.launch_resources
-    return resources.candidate_count > 1 and resources.geometry.block_count > 0
+    return (
+        resources.candidate_count > 1
+        and resources.geometry.block_count > 0
+        and not isinstance(kernel.launch, DerivedLaunch)
+    )
 
 
 def best_measurement(
@@ -64,6 +72,7 @@ class LaunchTuningCache:
         self.capabilities = capabilities
         self._records: RecordCache[LaunchTuningCacheRecord] = RecordCache(records)
         self._told: set[LaunchTuningCacheKey] = set()
+        self._keys: dict[int, tuple[PlannedKernel, LaunchTuningCacheKey]] = {}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -98,9 +107,7 @@ class LaunchTuningCache:
         best = best_measurement([record.measurement for record in records])
         if best is None or not is_tunable(kernel):
             return None
-        found = LaunchTuningCacheRecord(
-            key=LaunchTuningCacheKey.of(self.capabilities, kernel), selection=best
-        )
+        found = LaunchTuningCacheRecord(key=self.key(kernel), selection=best)
         self._records.import_records([found])
         return found
 
@@ -129,24 +136,38 @@ class LaunchTuningCache:
         ]
         return tuple(one for one in found if one is not None)
 
-    def selection(self, kernel: PlannedKernel) -> LaunchCandidateMeasurement | None:
-        """The winner for a kernel, None where nothing was measured on just this.
+    def key(self, kernel: PlannedKernel) -> LaunchTuningCacheKey:
+        """What a kernel's winner is kept under here; worked out once."""
+        found = self._keys.get(id(kernel))
+        if found is None or found[0] is not kernel:
+            key = LaunchTuningCacheKey.of(self.capabilities, kernel)
+            found = self._keys[id(kernel)] = kernel, key
+        return found[1]
+
+    def record_of(self, kernel: PlannedKernel) -> LaunchTuningCacheRecord | None:
+        """The record that says a kernel's winner, None where there is none.
 
         A record that differs only in the driver's version is not used; that is logged,
         once.
         """
-        if not is_tunable(kernel):
+        if not len(self._records) or not is_tunable(kernel):
             return None
-        key = LaunchTuningCacheKey.of(self.capabilities, kernel)
+        key = self.key(kernel)
         record = self._records.find(key)
         if record is None:
             self._tell_of_near(kernel, key)
+        return record
+
+    def selection(self, kernel: PlannedKernel) -> LaunchCandidateMeasurement | None:
+        """The winner for a kernel, as `record_of` has it."""
+        record = self.record_of(kernel)
+        if record is None:
             return None
         return attrs.evolve(record.selection, kernel_id=kernel.kernel_id)
 
     def forget(self, kernel: PlannedKernel) -> bool:
         """Drop the winner of a kernel, as one that failed to launch; True if known."""
-        key = LaunchTuningCacheKey.of(self.capabilities, kernel)
+        key = self.key(kernel)
         if self._records.find(key) is None:
             return False
         self._records.replace_records(

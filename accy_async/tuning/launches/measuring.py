@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from accy_async.artifact.planned import PlannedKernel
-from accy_async.backends.cleanup import Cleanup
+from accy_async.backends.cleanup import Cleanup, overtake, raise_together
 from accy_async.backends.launch import LaunchRequest
 from accy_async.errors import InvalidType
 from accy_async.tuning.choice import LaunchCandidateMeasurement
@@ -55,6 +55,8 @@ __all__ = [
     "measure_launch_candidates",
     "tune_launch",
 ]
+
+_WHAT = "measuring launch candidates"
 
 
 def launch_requests(
@@ -278,11 +280,16 @@ class _PlainRun:
         """Restore, wait where that is needed, and destroy what was opened."""
         is_well = self._backend.is_healthy
         if is_well:
-            self._restore()
+            try:
+                self._restore()
+            except Exception as error:  # noqa: BLE001 - raised by the cleanup
+                primary = _together(primary, error)
+            except BaseException as interrupt:  # noqa: BLE001 - likewise
+                primary = overtake(primary, interrupt, [])
         handles: list[Handle] = [*(self._events or ())]
         handles += [copy for _, copy in reversed(self._saved)]
         has_work = is_well and not self._backend.is_stream_idle(self._stream)
-        await Cleanup(self._backend, "measuring launch candidates", None).leave(
+        await Cleanup(self._backend, _WHAT, None).leave(
             primary,
             wait=self._wait_stream if has_work else None,
             handles=handles,
@@ -304,3 +311,12 @@ class _PlainRun:
             await self._backend.wait_default_stream()
         else:
             await self._backend.wait_stream(self._stream)
+
+
+def _together(primary: BaseException | None, error: Exception) -> BaseException:
+    """What is to be raised where putting contents back failed as well."""
+    try:
+        raise_together(_WHAT, primary, [error])
+    except BaseException as both:  # noqa: BLE001 - raised by the cleanup
+        return both
+    raise AssertionError("there is an error to raise")
