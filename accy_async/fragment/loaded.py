@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio.lowlevel
 
-from accy_async.backends.cleanup import Cleanup
+from accy_async.backends.cleanup import Cleanup, raise_together
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.fragment.invoker import Invoker
 from accy_async.fragment.streams import FragmentStreams
 from accy_async.fragment.tuned import TunedFragment
 
 if TYPE_CHECKING:
+    from accy_async.artifact.entry import KernelCallArtifact
+    from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.array import DeviceArray
     from accy_async.backends.base import Backend
-    from accy_async.backends.handles import Handle
+    from accy_async.backends.handles import Handle, LoadedArtifact
     from accy_async.backends.loading import LoadedKernel
     from accy_async.compiler.tracing import TracedProgram
     from accy_async.dtypes import ScalarArgument
@@ -26,7 +28,16 @@ if TYPE_CHECKING:
     from accy_async.observe.protocol import Observer
     from accy_async.tuning.launches import LaunchTuningCacheRecord
 
-__all__ = ["LoadedFragment"]
+__all__ = ["Lend", "LoadedFragment"]
+
+Lend = Callable[
+    [
+        "Sequence[KernelCallArtifact]",
+        "Mapping[int, tuple[KernelArtifact, LoadedArtifact]]",
+    ],
+    Callable[[list[Exception]], None],
+]
+"""`GraphExecutive.lend`: has runs of graphs use the fragment's kernels."""
 
 
 class LoadedFragment(TunedFragment):
@@ -49,6 +60,7 @@ class LoadedFragment(TunedFragment):
         observer: Observer | None = None,
         check_open: Callable[[str], None] | None = None,
         launch_tuning: Iterable[LaunchTuningCacheRecord] = (),
+        lend: Lend | None = None,
     ) -> None:
         super().__init__(
             backend,
@@ -72,6 +84,7 @@ class LoadedFragment(TunedFragment):
             observer,
             check_open,
         )
+        self._take_back = lend and lend(self._entries, self._kernels)
         # Arguments of a program of plain arrays need no taking apart.
         program = compiled.program
         self._is_flat = program is not None and _takes_arrays_alone(program)
@@ -164,7 +177,8 @@ class LoadedFragment(TunedFragment):
         """Destroy the kernels and what invocations left. Idempotent.
 
         Invocations in flight are awaited for the grace; what the device still uses
-        then is freed when it is done. Bindings stay, until they are closed.
+        then is freed when it is done. Bindings stay, until they are closed. Runs of
+        its graph in a session use its kernels: let them end first.
 
         Raises:
             GraceExpired: invocations did not end in time.
@@ -176,14 +190,22 @@ class LoadedFragment(TunedFragment):
         if self._is_closed:
             return
         self._is_closed = True
+        errors: list[Exception] = []
+        if self._take_back is not None:
+            self._take_back(errors)
         handles: list[Handle] = [*self._invoker.detach()]
         handles += dict.fromkeys(kernel.loaded for kernel in reversed(self._loaded))
         if self._own_streams:
             handles += self._streams.detach()
         what = f"closing fragment {self.name!r}"
-        await Cleanup(self._backend, what, self._grace_s).leave(
-            None, wait=self._invoker.wait_for(), handles=handles
-        )
+        try:
+            await Cleanup(self._backend, what, self._grace_s).leave(
+                None, wait=self._invoker.wait_for(), handles=handles
+            )
+        except BaseException as error:
+            raise_together(what, error, errors)
+            raise
+        raise_together(what, None, errors)
         await anyio.lowlevel.cancel_shielded_checkpoint()
 
     async def __aenter__(self) -> Self:

@@ -15,7 +15,7 @@ from accy_async.compiler.preparation import FragmentInstrumentation, FragmentPha
 from accy_async.errors import InvalidType
 from accy_async.fragment.compiled import CompiledFragment
 from accy_async.fragment.graphs import kernel_entries
-from accy_async.fragment.loaded import LoadedFragment
+from accy_async.fragment.loaded import Lend, LoadedFragment
 from accy_async.tuning.launches import decode_launch_tuning_artifact
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ async def load_fragment(
     check_open: Callable[[str], None] | None = None,
     launch_tuning_artifact: bytes = b"",
     launch_tuning_records: Iterable[LaunchTuningCacheRecord] = (),
+    lend: Lend | None = None,
 ) -> LoadedFragment:
     """Load a compiled fragment's kernels; awaits it, on threads where loads block.
 
@@ -57,6 +58,7 @@ async def load_fragment(
         launch_tuning_artifact: measured launch candidates, to be used where they are
             of this device and these kernels; no bytes are none.
         launch_tuning_records: more of them, as values.
+        lend: has runs of its graph use its kernels, instead of loading them again.
 
     Raises:
         InvalidType: ``compiled`` is none.
@@ -101,6 +103,7 @@ async def load_fragment(
             observer=observer,
             check_open=check_open,
             launch_tuning=tuning,
+            lend=lend,
         )
         elapsed_ns = time.perf_counter_ns() - begun
         told.record(FragmentPhase.LOAD_BACKEND_ARTIFACTS, elapsed_ns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -55,8 +55,10 @@ from accy_async.graph.whereabouts import refuse_other_devices
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from accy_async.artifact.entry import KernelCallArtifact
+    from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.base import Backend
-    from accy_async.backends.handles import StreamHandle
+    from accy_async.backends.handles import LoadedArtifact, StreamHandle
     from accy_async.backends.streampool import StreamPool
     from accy_async.graph.whereabouts import Whereabouts
     from accy_async.observe.protocol import Observer
@@ -95,6 +97,14 @@ class GraphExecutive:
         self._runs: set[Run] = set()
         self._plans: weakref.WeakSet[PreparedPlan] = weakref.WeakSet()
         self._unobserved = UnobservedRuns()
+
+    def lend(
+        self,
+        entries: Sequence[KernelCallArtifact],
+        kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
+    ) -> Callable[[list[Exception]], None]:
+        """Have runs use kernels that somebody else has loaded; see `Preparer.lend`."""
+        return self._preparer.lend(entries, kernels)
 
     @property
     def running(self) -> int:

@@ -79,6 +79,7 @@ class PreparedGraph:
         kernels_on: with ``places``, what ``kernels`` is on each device.
 
     Attributes:
+        has_lost_kernels: whether a kernel of it, which somebody lent, was destroyed.
         runs: how many runs it has served, one that goes on included.
         lowered: it as a device graph, once it is one; its own.
         obstacles: what keeps it from being one, where that was found.
@@ -108,6 +109,7 @@ class PreparedGraph:
         self.events: dict[str, EventHandle] = dict(events)
         self.initial_memories: tuple[Memory, ...] = ()
         self.is_in_use = False
+        self.has_lost_kernels = False
         self.runs = 0
         self.lowered: LoweredGraph | None = None
         self.obstacles: tuple[Obstacle, ...] = ()
@@ -177,6 +179,8 @@ class PreparedGraph:
     @property
     def is_alive(self) -> bool:
         """True where everything that it refers to is still there."""
+        if self.has_lost_kernels:
+            return False
         handles: list[Handle] = [*self.events.values()]
         handles += [m for m in self.initial_memories if isinstance(m, BufferHandle)]
         return all(self.backend.is_alive(handle) for handle in handles)

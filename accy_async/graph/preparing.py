@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import anyio
@@ -49,11 +49,43 @@ class Preparer:
         # By entry, on each device; one device is number 0.
         self._kernels: list[dict[int, tuple[KernelArtifact, LoadedArtifact]]] = [{}]
         self._entries: list[KernelCallArtifact] = []
+        self._lent: dict[int, KernelCallArtifact] = {}
         self._loading = anyio.Lock()
         self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._prepared)
+
+    def lend(
+        self,
+        entries: Sequence[KernelCallArtifact],
+        kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
+    ) -> Callable[[list[Exception]], None]:
+        """Use kernels that somebody else has loaded, for plans that launch them.
+
+        Args:
+            entries: what plans name them by.
+            kernels: what is loaded, by the identity of its entry.
+
+        Returns:
+            What ends it, before the kernels are destroyed: plans that are prepared
+            again load them anew. It joins what failed to the list that it is given.
+        """
+        mine = {id(entry): entry for entry in entries}
+        self._lent.update(mine)  # keeps their identities their own
+        self._kernels[0].update((identity, kernels[identity]) for identity in mine)
+
+        def take_back(errors: list[Exception]) -> None:
+            for identity in mine:
+                self._lent.pop(identity, None)
+                self._kernels[0].pop(identity, None)
+            for prepared in list(self._prepared.values()):
+                if any(id(entry) in mine for entry in prepared.plan.entries):
+                    prepared.has_lost_kernels = True
+                    if not prepared.is_in_use:
+                        self.forget(prepared, errors)
+
+        return take_back
 
     async def take(
         self,

@@ -159,6 +159,7 @@ class SessionFragments(SessionCore):
                 observer=self.observer,
                 check_open=self._check,
                 launch_tuning_artifact=artifact,
+                lend=self._runs.lend,
                 instrumentation=None if options is None else options.instrumentation,
             )
 

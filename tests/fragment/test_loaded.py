@@ -395,6 +395,21 @@ async def test_a_graph_runs_in_a_session_and_its_nodes_are_awaited() -> None:
     assert not any(backend.live_objects().values())
 
 
+async def test_runs_of_its_graph_use_its_kernels_until_it_is_closed() -> None:
+    backend = RecordingBackend()
+    async with open_session(backend) as session:
+        fragment = await session.load_fragment(CHAIN)
+        bindings = await fragment.prepare_invocation_bindings([np.ones(8, np.float32)])
+        graph, bound = fragment.graph, bindings.graph_bindings()
+        loaded = backend.load_count
+        await session.run(graph, bound)
+        assert backend.load_count == loaded
+        await fragment.aclose()
+        for _ in range(2):
+            await session.run(graph, bound)  # which loads them once, for itself
+        assert backend.load_count == loaded + len(graph.entries)
+
+
 async def test_after_closing_a_fragment_refuses_everything() -> None:
     backend = RecordingBackend()
     fragment = await load_fragment(backend, ADD)

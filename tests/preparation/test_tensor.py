@@ -10,7 +10,7 @@ import pytest
 from accy_async.compiler.preparation import PreparedJob
 from accy_async.compiler.semantic import ContextLimits
 from accy_async.errors import OutOfMemory, UnsupportedOperation
-from tests.preparation.calls import registry
+from tests.preparation.calls import REFERENCES, registry
 from tests.preparation.harness import (
     Make,
     module_of,
@@ -70,17 +70,32 @@ def test_a_loop_that_is_too_long_is_refused_with_its_size() -> None:
         )
 
 
-def test_a_conditional_loop_of_calls_is_refused() -> None:
+@pytest.mark.parametrize("target", ["test.double", "test.add_into"])
+def test_calls_in_a_conditional_loop_change_nothing_once_it_has_ended(
+    target: str,
+) -> None:
     def body(f: Any, x: Any, least: Any) -> Any:
-        (called,) = f.kernel_call([x], [x.type], target="test.double")
-        return halving(f, called, least)
-
-    with pytest.raises(UnsupportedOperation, match="conditional loop that calls"):
-        prepared(
-            "f32[4] f32[]",
-            lambda f, x, y: f.loop(5, [x], body, captures=[y], conditional=True),
-            kernel_call_registry=registry(),
+        operands = [x] if target == "test.double" else [x, f.mul(x, 0.5)]
+        effects = ["read_write", "read"] if len(operands) == 2 else ["read"]
+        (called,) = f.kernel_call(
+            operands,
+            [x.type],
+            target=target,
+            operand_effects=effects,
+            result_aliases=[0 if len(operands) == 2 else None],
         )
+        return halving(f, f.mul(called, 0.25), least)
+
+    module = module_of(
+        "f32[4] f32[]",
+        lambda f, x, y: f.loop(5, [x], body, captures=[y], conditional=True),
+    )
+    runs_like_the_reference(
+        module,
+        arguments=[np.full(4, 2.0, np.float32), np.array(0.3, np.float32)],
+        kernels=REFERENCES,
+        kernel_call_registry=registry(),
+    )
 
 
 def test_what_outgrows_the_limits_is_out_of_memory() -> None:

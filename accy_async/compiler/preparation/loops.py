@@ -2,7 +2,9 @@
 
 A counted loop becomes its body, as often as it runs. A conditional one too, for its
 greatest count: from the time on at which its flag is false, its carries stay what
-they are. Kernels alike share their code, so that only the launches grow.
+they are. What a kernel call of it gives then is nobody's value, so the call is
+launched, on the carries as they are, and changes nothing. Kernels alike share their
+code, so that only the launches grow.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from collections.abc import Sequence
 
 from accy_async.compiler.semantic import (
     FunctionBuilder,
-    KernelCall,
     Loop,
     Operation,
     Value,
@@ -30,21 +31,13 @@ def write_out(
     """The carries after the loop, recorded without it.
 
     Raises:
-        UnsupportedOperation: it would become too long, or is a conditional one that
-            calls kernels, which cannot be undone.
+        UnsupportedOperation: it would become too long.
     """
     size = len(loop.body.operations)
     if loop.count * size > MAX_WRITTEN_OUT:
         raise UnsupportedOperation(
             f"loop: {loop.count} times {size} operations are over the "
             f"{MAX_WRITTEN_OUT} that a loop may have in all; run it as a loop of a "
-            "launch graph"
-        )
-    if loop.conditional and any(
-        isinstance(entry.op, KernelCall) for entry in loop.body.operations
-    ):
-        raise UnsupportedOperation(
-            "loop: a conditional loop that calls kernels; run it as a loop of a "
             "launch graph"
         )
     carries = list(operands[: loop.carries])
