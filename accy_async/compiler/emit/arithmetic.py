@@ -69,12 +69,16 @@ def unary(writer: FunctionWriter, op: UnaryOperation, dtype: DType, value: str) 
     return writer.call(kind, f"llvm.{_MATH[op]}.{_suffix(dtype)}", (kind, value))
 
 
-def binary(writer: FunctionWriter, node: Binary, left: str, right: str) -> str:
-    """One operation on two values of one dtype."""
+def binary(
+    writer: FunctionWriter, node: Binary, left: str, right: str, flags: str = ""
+) -> str:
+    """One operation on two values of one dtype; ``flags`` are those of floats'."""
     op, dtype = node.operation, node.dtype
     kind = value_type(dtype)
     if op in _SIMPLE:
-        return writer.value(f"{_SIMPLE[op][dtype.is_float]} {kind} {left}, {right}")
+        if dtype.is_float:
+            return writer.value(f"{_SIMPLE[op][1]} {flags}{kind} {left}, {right}")
+        return writer.value(f"{_SIMPLE[op][0]} {kind} {left}, {right}")
     if op in (_B.MINIMUM, _B.MAXIMUM):
         word = "min" if op is _B.MINIMUM else "max"
         if dtype.is_float:
@@ -88,7 +92,7 @@ def binary(writer: FunctionWriter, node: Binary, left: str, right: str) -> str:
         word = "shl" if op is _B.SHIFT_LEFT else right_shift
         return writer.value(f"{word} {kind} {left}, {amount}")
     if dtype.is_float:
-        return writer.value(f"fdiv {kind} {left}, {right}")
+        return writer.value(f"fdiv {flags}{kind} {left}, {right}")
     return _divide(writer, node, left, right)
 
 

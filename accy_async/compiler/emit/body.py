@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from accy_async.compiler.emit import arithmetic
+from accy_async.compiler.emit.approximate import FAST_FLAGS
 from accy_async.compiler.emit.metadata import Metadata
 from accy_async.compiler.emit.writer import (
     FunctionWriter,
@@ -208,7 +209,7 @@ class KernelBody(ABC):
                 return self._unary(operation, value.dtype, self._value(value))
             case Binary(left=left, right=right):
                 first, second = self._value(left), self._value(right)
-                return arithmetic.binary(writer, expression, first, second)
+                return self._binary(expression, first, second)
             case MultiplyAdd(left=left, right=right, addend=addend):
                 kind = value_type(expression.dtype)
                 parts = [(kind, self._value(part)) for part in (left, right, addend)]
@@ -237,6 +238,10 @@ class KernelBody(ABC):
                 )
             case _:
                 raise AssertionError(f"no emitter for {type(expression).__name__}")
+
+    def _binary(self, node: Binary, left: str, right: str) -> str:
+        flags = FAST_FLAGS if self._kernel.is_approximate else ""
+        return arithmetic.binary(self._writer, node, left, right, flags)
 
     def _unary(self, operation: UnaryOperation, dtype: DType, value: str) -> str:
         return arithmetic.unary(self._writer, operation, dtype, value)

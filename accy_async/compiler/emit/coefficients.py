@@ -3,7 +3,8 @@
 Source: the reductions and the coefficients of log are those of FreeBSD's msun
 (e_exp.c, e_log.c, e_logf.c; Sun Microsystems, 1993, freely usable); the
 coefficients of tanh are our own Chebyshev fit of (tanh(x)/x - 1)/x^2 over
-x^2 < 0.55^2 in 60 digits, with a relative error below 2^-26 and 2^-60.
+x^2 < 0.55^2 in 60 digits, with a relative error below 2^-26 and 2^-60; those of the
+fast tier are Chebyshev fits of ours too.
 """
 
 from __future__ import annotations
@@ -15,10 +16,37 @@ import attrs
 
 from accy_async.dtypes import DType
 
-__all__ = ["TANH_SMALL", "Coefficients", "coefficients"]
+__all__ = [
+    "FAST_EXP_TERMS",
+    "FAST_LOG_TERMS",
+    "TANH_SMALL",
+    "Coefficients",
+    "coefficients",
+]
 
 TANH_SMALL = 0.55
 """Below it tanh is a polynomial."""
+
+FAST_EXP_TERMS = (
+    1.0,
+    0.4999937117099762,
+    0.16666504740715027,
+    0.04187570884823799,
+    0.008369158022105694,
+)
+"""Of (exp(r) - 1)/r in f32 over |r| <= ln(2)/2: exp is 2e-7 off at most."""
+
+FAST_LOG_TERMS = (
+    0.333333283662796,
+    -0.25000298023223877,
+    0.20001468062400818,
+    -0.16642247140407562,
+    0.14202174544334412,
+    -0.12972238659858704,
+    0.12712307274341583,
+    -0.08101558685302734,
+)
+"""Of (log(1 + f) - f + f^2/2)/f^3 in f32, 1 + f within sqrt(2) of 1: 3e-8 off."""
 
 
 @attrs.frozen(kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from accy_async.compiler.emit.approximate import approximate
 from accy_async.compiler.emit.body import KernelBody
 from accy_async.compiler.emit.metadata import Metadata
 from accy_async.compiler.emit.transcendental import TRANSCENDENTAL, transcendental
@@ -208,6 +209,8 @@ class KernelFunction(KernelBody):
 
     def _unary(self, operation: UnaryOperation, dtype: DType, value: str) -> str:
         if self._multiplies_and_adds and operation in TRANSCENDENTAL:
+            if self._kernel.is_approximate and dtype is DType.F32:
+                return approximate(self._writer, operation, value, on_gpu=False)
             return transcendental(self._writer, operation, dtype, value)
         return super()._unary(operation, dtype, value)
 

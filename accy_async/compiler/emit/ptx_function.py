@@ -7,6 +7,11 @@ these branches, where `barriers` says that one is needed.
 
 from __future__ import annotations
 
+from accy_async.compiler.emit.approximate import (
+    approximate,
+    approximate_quotient,
+    approximate_root,
+)
 from accy_async.compiler.emit.barriers import plan_barriers
 from accy_async.compiler.emit.body import KernelBody
 from accy_async.compiler.emit.metadata import Metadata
@@ -14,6 +19,8 @@ from accy_async.compiler.emit.transcendental import TRANSCENDENTAL, transcendent
 from accy_async.compiler.emit.writer import memory_type, value_type
 from accy_async.compiler.form import (
     Assert,
+    Binary,
+    BinaryOperation,
     BuiltinKind,
     Kernel,
     Region,
@@ -170,7 +177,18 @@ class PtxFunction(KernelBody):
         )
         return f"addrspacecast (ptr addrspace(1) {name} to ptr)"
 
+    def _binary(self, node: Binary, left: str, right: str) -> str:
+        is_quotient = node.operation is BinaryOperation.DIVIDE
+        if self._kernel.is_approximate and is_quotient and node.dtype is DType.F32:
+            return approximate_quotient(self._writer, left, right)
+        return super()._binary(node, left, right)
+
     def _unary(self, operation: UnaryOperation, dtype: DType, value: str) -> str:
+        is_fast = self._kernel.is_approximate and dtype is DType.F32
+        if is_fast and operation is UnaryOperation.SQRT:
+            return approximate_root(self._writer, value)
         if operation in TRANSCENDENTAL:
+            if is_fast:
+                return approximate(self._writer, operation, value, on_gpu=True)
             return transcendental(self._writer, operation, dtype, value)
         return super()._unary(operation, dtype, value)

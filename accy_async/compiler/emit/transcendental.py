@@ -17,7 +17,7 @@ from accy_async.compiler.emit.writer import FunctionWriter, float_literal
 from accy_async.compiler.form import UnaryOperation
 from accy_async.dtypes import DType
 
-__all__ = ["TRANSCENDENTAL", "transcendental"]
+__all__ = ["TRANSCENDENTAL", "Lines", "transcendental"]
 
 TRANSCENDENTAL = (UnaryOperation.EXP, UnaryOperation.LOG, UnaryOperation.TANH)
 """What is written out here."""
@@ -30,7 +30,7 @@ def transcendental(
     writer: FunctionWriter, operation: UnaryOperation, dtype: DType, value: str
 ) -> str:
     """EXP, LOG or TANH of an f32 or f64."""
-    lines = _Lines(writer, dtype)
+    lines = Lines(writer, dtype)
     if operation is UnaryOperation.EXP:
         return lines.exp(value)
     if operation is UnaryOperation.LOG:
@@ -38,7 +38,7 @@ def transcendental(
     return lines.tanh(value)
 
 
-class _Lines:
+class Lines:
     """Writes the functions in one format."""
 
     def __init__(self, writer: FunctionWriter, dtype: DType) -> None:
@@ -121,7 +121,7 @@ class _Lines:
         magnitude = self._intrinsic("fabs", x)
         power = self.exp(op(f"fadd {kind} {magnitude}, {magnitude}"))
         below = op(f"fadd {kind} {power}, {number(1.0)}")
-        part = op(f"fdiv {kind} {number(2.0)}, {below}")
+        part = self._quotient(number(2.0), below)
         large = op(f"fsub {kind} {number(1.0)}, {part}")
         square = op(f"fmul {kind} {magnitude}, {magnitude}")
         terms = self._polynomial(self._numbers.tanh_terms, square)
@@ -130,6 +130,9 @@ class _Lines:
         is_small = op(f"fcmp olt {kind} {magnitude}, {number(TANH_SMALL)}")
         result = op(f"select i1 {is_small}, {kind} {small}, {kind} {large}")
         return self._intrinsic("copysign", result, x)
+
+    def _quotient(self, left: str, right: str) -> str:
+        return self._writer.value(f"fdiv {self._kind} {left}, {right}")
 
     def _polynomial(self, terms: tuple[float, ...], x: str) -> str:
         """``terms[0] + terms[1] x + ...`` after Horner."""

@@ -133,7 +133,13 @@ class VariableHandle(NoOperand):
 
 
 class KernelBuilder:
-    """Records one kernel; `build` checks it and hands it over."""
+    """Records one kernel; `build` checks it and hands it over.
+
+    Args:
+        name: the kernel's.
+        threadgroup: the threads of a block.
+        is_approximate: whether it may be computed as `Kernel` says.
+    """
 
     thread = Builtin(BuiltinKind.THREAD)
     thread_x = Builtin(BuiltinKind.THREAD_X)
@@ -146,8 +152,15 @@ class KernelBuilder:
     grid_y = Builtin(BuiltinKind.GRID_Y)
     grid_z = Builtin(BuiltinKind.GRID_Z)
 
-    def __init__(self, name: str, threadgroup: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        threadgroup: tuple[int, int, int],
+        *,
+        is_approximate: bool = False,
+    ) -> None:
         self.name = name
+        self.is_approximate = is_approximate
         self.threadgroup = threadgroup
         self._buffers: list[Buffer] = []
         self._scalars: list[Scalar] = []
@@ -251,6 +264,7 @@ class KernelBuilder:
             body=tuple(self._bodies[0]),
             shared=tuple(self._shared),
             thread_variables=tuple(self._thread_variables),
+            is_approximate=self.is_approximate,
         )
 
     @contextmanager

@@ -99,6 +99,10 @@ class ThreadVariable:
 class Kernel:
     """One kernel, whole and checked.
 
+    One that is *approximate* promises less of its floats: exp, log, tanh, quotients
+    and roots of f32 may be some units off, sums may be reordered, and a product and a
+    sum may round once. Infinities and NaNs keep their meaning.
+
     Raises:
         InvalidType, InvalidValue: naming what is wrong: a name used twice or out
             of its scope, an access the buffer does not allow, a statement where
@@ -125,6 +129,7 @@ class Kernel:
         default=(),
         validator=tuple_of(ThreadVariable, expected="a tuple of ThreadVariable"),
     )
+    is_approximate: bool = attrs.field(default=False, validator=instances(bool))
 
     def __attrs_post_init__(self) -> None:
         if min(self.threadgroup) < 1 or self.threads > MAX_THREADS:

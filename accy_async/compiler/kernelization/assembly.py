@@ -98,7 +98,8 @@ class Assembly:
         self.element_count = element_count
         self._names = 0
         name = f"accy_{what}_{item.work_item_id}_v{KERNEL_VERSION}"
-        self.k = KernelBuilder(name, threadgroup)
+        tier = profile.math_tier
+        self.k = KernelBuilder(name, threadgroup, is_approximate=tier is MathTier.FAST)
         self.threads = threadgroup[0] * threadgroup[1] * threadgroup[2]
         if results is None:
             results = [(BufferOrigin.RESULT, t) for t in self.function.result_types]
@@ -130,7 +131,7 @@ class Assembly:
             self.function,
             self.places,
             dict(zip(self.function.parameters, self.operands, strict=True)),
-            fuse=profile.math_tier is MathTier.FUSED,
+            fuse=tier is not MathTier.EXACT,
         )
 
     def _input(

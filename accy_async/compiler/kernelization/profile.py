@@ -23,6 +23,10 @@ class MathTier(str, Enum):
     FUSED = "fused"
     """A product that is only added to something may keep its full width."""
 
+    FAST = "fast"
+    """As fused; sums may be reordered, and exp, log, tanh, quotients and roots of f32
+    approximated, within the bounds that ``docs/generated.md`` states."""
+
     def __str__(self) -> str:
         return self.value
 

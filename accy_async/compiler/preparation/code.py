@@ -37,6 +37,7 @@ _VULKAN_DTYPES = {
     VulkanFeature.STORAGE_8: {DType.I8, DType.U8, DType.BOOL},
     VulkanFeature.STORAGE_16: {DType.I16, DType.U16, DType.F16, DType.BF16},
 }
+_FAST_CUDA = ("--prec-div=false", "--prec-sqrt=false")
 _log = logging.getLogger("accy_async.compiler.preparation")
 
 
@@ -106,6 +107,7 @@ class CodeMaker:
                     kernel.name,
                     architecture=str(target),
                     name=f"{kernel.name}.cu",
+                    options=_FAST_CUDA if kernel.is_approximate else (),
                     cache=False,
                 ).payload
             case ArtifactFormat.VULKAN_SPIRV:

@@ -4,9 +4,10 @@ The interface is that of the PTX emitter: a kernel is an ``extern "C"`` function
 own name, whose parameters are the buffers' addresses and then the scalars, each of its
 own size. Float operations are written with their rounding (``__fadd_rn``), so that no
 option of the compiler fuses or relaxes them; only ``--ftz`` must stay off, as it is by
-default. exp, log and tanh are CUDA's. A failed assertion calls ``__assertfail``, which
-CUDA's compilers know without a declaration and their ``assert`` calls too: the driver
-prints the code, and the context is lost.
+default. exp, log and tanh are CUDA's. Where all kernels are approximate, operations are
+plain, and exp and log are those of the special function units. A failed assertion calls
+``__assertfail``, which CUDA's compilers know without a declaration and their ``assert``
+calls too: the driver prints the code, and the context is lost.
 
 The text includes nothing, so NVRTC needs no headers for it.
 
@@ -17,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accy_async.compiler.emit.text.dialect import CUDA
-from accy_async.compiler.emit.text.keywords import check_kernels
+from accy_async.compiler.emit.text.dialect import CUDA, FAST_CUDA
+from accy_async.compiler.emit.text.keywords import are_approximate, check_kernels
 from accy_async.compiler.emit.text.operations import Operations
 from accy_async.compiler.emit.text.printer import KernelPrinter
 from accy_async.compiler.form import Kernel
@@ -49,8 +50,9 @@ def emit_cuda(kernels: Sequence[Kernel]) -> str:
         InvalidValue: no kernel, two of one name, or a name that C++ keeps.
     """
     check_kernels(kernels, "CUDA C++")
-    operations = Operations(CUDA)
-    parts = [_CudaPrinter(kernel, CUDA, operations).text() for kernel in kernels]
+    dialect = FAST_CUDA if are_approximate(kernels) else CUDA
+    operations = Operations(dialect)
+    parts = [_CudaPrinter(kernel, dialect, operations).text() for kernel in kernels]
     return "\n\n".join([_HEAD, *operations.helpers.text(), *parts]) + "\n"
 
 

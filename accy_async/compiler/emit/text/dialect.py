@@ -15,7 +15,16 @@ import attrs
 from accy_async.compiler.form import BinaryOperation, BuiltinKind, UnaryOperation
 from accy_async.dtypes import DType
 
-__all__ = ["CUDA", "GLSL", "MSL", "Dialect", "unsigned"]
+__all__ = [
+    "CUDA",
+    "FAST_CUDA",
+    "FAST_GLSL",
+    "FAST_MSL",
+    "GLSL",
+    "MSL",
+    "Dialect",
+    "unsigned",
+]
 
 _B, _U = BinaryOperation, UnaryOperation
 _NARROW_INTS = (DType.I8, DType.I16)
@@ -243,3 +252,37 @@ CUDA = Dialect(
     widens_shared=False,
     native_halves=True,
 )
+
+
+def _fast(dialect: Dialect, **functions: str) -> Dialect:
+    """A dialect whose operations the compiler may fuse, with these of f32."""
+    operators: dict[tuple[BinaryOperation | UnaryOperation, DType], str] = {
+        (op, dtype): f"({{}} {sign} {{}})"
+        for op, sign in ((_B.ADD, "+"), (_B.SUBTRACT, "-"), (_B.MULTIPLY, "*"))
+        for dtype in (DType.F32, DType.F64)
+    }
+    named = {
+        (_B.DIVIDE if word == "divide" else _U(word), DType.F32): call
+        for word, call in functions.items()
+    }
+    return attrs.evolve(
+        dialect, precise="", calls={**dialect.calls, **operators, **named}
+    )
+
+
+FAST_GLSL = _fast(
+    GLSL, divide="({} / {})", sqrt="sqrt({})", exp="exp({})", log="log({})"
+)
+"""Vulkan's own functions; tanh is ours, whose errors near 0 Vulkan does not bound."""
+
+FAST_MSL = _fast(
+    MSL,
+    divide="fast::divide({}, {})",
+    sqrt="fast::sqrt({})",
+    exp="fast::exp({})",
+    log="fast::log({})",
+)
+FAST_CUDA = _fast(
+    CUDA, divide="({} / {})", sqrt="sqrtf({})", exp="__expf({})", log="__logf({})"
+)
+"""To be compiled with ``--prec-div=false --prec-sqrt=false``."""

@@ -11,7 +11,8 @@ The interface of a kernel's module:
 
 Whatever a GPU's own operations promise too little for the form is computed by
 functions of ours: division and root of f32, exp, log and tanh, minimum and maximum,
-casts to integers, conversions of 16-bit floats.
+casts to integers, conversions of 16-bit floats. Approximate kernels use the GPU's own
+division, root, exp and log.
 
 Source: GLSL 4.60; GL_KHR_vulkan_glsl; GL_KHR_memory_scope_semantics;
 SPV_KHR_float_controls.
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accy_async.artifact.scalarblock import ScalarBlock
-from accy_async.compiler.emit.text.dialect import GLSL
+from accy_async.compiler.emit.text.dialect import FAST_GLSL, GLSL
 from accy_async.compiler.emit.text.operations import Operations
 from accy_async.compiler.emit.text.printer import KernelPrinter
 from accy_async.compiler.emit.text.targets import (
@@ -77,7 +78,8 @@ def emit_glsl(kernel: Kernel, target: VulkanTarget | None = None) -> str:
 
 class _GlslPrinter(KernelPrinter):
     def __init__(self, kernel: Kernel, target: VulkanTarget) -> None:
-        super().__init__(kernel, GLSL, Operations(GLSL))
+        dialect = FAST_GLSL if kernel.is_approximate else GLSL
+        super().__init__(kernel, dialect, Operations(dialect))
         self._target = target
 
     def text(self) -> str:

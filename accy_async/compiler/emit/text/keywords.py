@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from accy_async.compiler.form import Kernel
 from accy_async.errors import InvalidType, InvalidValue
 
-__all__ = ["check_kernels"]
+__all__ = ["are_approximate", "check_kernels"]
 
 _KEYWORDS = frozenset(
     """
@@ -49,3 +49,8 @@ def check_kernels(kernels: Sequence[Kernel], language: str) -> None:
         names.add(name)
     if not names:
         raise InvalidValue("kernels", kernels, "at least one kernel")
+
+
+def are_approximate(kernels: Sequence[Kernel]) -> bool:
+    """Whether one text may compute all of them approximately: helpers are shared."""
+    return all(kernel.is_approximate for kernel in kernels)

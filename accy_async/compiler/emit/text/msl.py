@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accy_async.artifact.scalarblock import ScalarBlock
-from accy_async.compiler.emit.text.dialect import MSL
-from accy_async.compiler.emit.text.keywords import check_kernels
+from accy_async.compiler.emit.text.dialect import FAST_MSL, MSL
+from accy_async.compiler.emit.text.keywords import are_approximate, check_kernels
 from accy_async.compiler.emit.text.operations import Operations
 from accy_async.compiler.emit.text.printer import KernelPrinter
 from accy_async.compiler.emit.text.targets import (
@@ -37,6 +37,7 @@ _HEAD = """\
 using namespace metal;
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)"""
+_FAST_HEAD = _HEAD.replace("contract(off)", "contract(fast)")
 
 
 def emit_msl(kernels: Sequence[Kernel], target: MetalTarget | None = None) -> str:
@@ -54,18 +55,20 @@ def emit_msl(kernels: Sequence[Kernel], target: MetalTarget | None = None) -> st
         CapabilityMismatch: a kernel needs f64, or more than the device has.
     """
     check_kernels(kernels, "MSL")
-    operations, parts = Operations(MSL), []
+    is_fast = are_approximate(kernels)
+    operations, parts = Operations(FAST_MSL if is_fast else MSL), []
     for number, kernel in enumerate(kernels):
         printer = _MslPrinter(kernel, operations, target or MetalTarget(), number)
         parts.append(printer.text())
-    return "\n\n".join([_HEAD, *operations.helpers.text(), *parts]) + "\n"
+    head = _FAST_HEAD if is_fast else _HEAD
+    return "\n\n".join([head, *operations.helpers.text(), *parts]) + "\n"
 
 
 class _MslPrinter(KernelPrinter):
     def __init__(
         self, kernel: Kernel, operations: Operations, target: MetalTarget, number: int
     ) -> None:
-        super().__init__(kernel, MSL, operations)
+        super().__init__(kernel, operations.dialect, operations)
         self._block = f"Scalars{number}"
         self._refuse(target)
 

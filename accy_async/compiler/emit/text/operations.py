@@ -38,19 +38,20 @@ class Operations:
     """Prints operations, and collects the helpers and types that they need.
 
     Attributes:
+        dialect: the language's words.
         helpers: the functions that what was printed calls.
         used: the dtypes whose register types were printed.
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         self.used: set[DType] = set()
         self.helpers = Helpers(dialect, self.number, self.register)
 
     def register(self, dtype: DType) -> str:
         """The type that a value of the dtype is held in."""
         self.used.add(dtype)
-        return self._dialect.register(dtype)
+        return self.dialect.register(dtype)
 
     def number(self, dtype: DType, value: float) -> str:
         """A number as a constant, rounded to the dtype."""
@@ -65,7 +66,7 @@ class Operations:
             return f"0x{scalar.slot:X}u"
         self.used.add(dtype)
         word = DType.U32 if dtype.bits < 32 and not dtype.is_signed else dtype
-        suffix = self._dialect.suffixes.get(word, "")
+        suffix = self.dialect.suffixes.get(word, "")
         if dtype.is_float:
             return self._float(scalar, suffix)
         if value >= 0:
@@ -82,12 +83,12 @@ class Operations:
             return f"{value!r}{suffix}"
         if is_plain and value != 0:
             return f"({value!r}{suffix})"
-        word = self._dialect.suffixes[unsigned(dtype)]
-        return f"{self._dialect.from_bits[dtype]}(0x{scalar.slot:X}{word})"
+        word = self.dialect.suffixes[unsigned(dtype)]
+        return f"{self.dialect.from_bits[dtype]}(0x{scalar.slot:X}{word})"
 
     def unary(self, op: UnaryOperation, dtype: DType, x: str) -> str:
         """One operation on one value."""
-        call = self._dialect.calls.get((op, dtype))
+        call = self.dialect.calls.get((op, dtype))
         if call is not None:
             return call.format(bare(x))
         if op is _U.NOT:
@@ -101,7 +102,7 @@ class Operations:
         return f"{self._function(op, dtype)}({bare(x)})"
 
     def _negated(self, dtype: DType, x: str) -> str:
-        if dtype.is_signed and (self._dialect.signed_wraps or dtype.bits < 32):
+        if dtype.is_signed and (self.dialect.signed_wraps or dtype.bits < 32):
             return self._wrapped(dtype, f"(-{x})")
         word = self.register(unsigned(dtype))
         if dtype.is_signed:
@@ -126,7 +127,7 @@ class Operations:
     def binary(self, node: Binary, a: str, b: str) -> str:
         """One operation on two values of one dtype."""
         op, dtype = node.operation, node.dtype
-        call = self._dialect.calls.get((op, dtype))
+        call = self.dialect.calls.get((op, dtype))
         if call is not None:
             operator = call.startswith("(")
             return call.format(*((a, b) if operator else (bare(a), bare(b))))
@@ -153,7 +154,7 @@ class Operations:
         return helpers.divide(dtype)
 
     def _integer(self, sign: str, dtype: DType, a: str, b: str) -> str:
-        if dtype.bits >= 32 and dtype.is_signed and not self._dialect.signed_wraps:
+        if dtype.bits >= 32 and dtype.is_signed and not self.dialect.signed_wraps:
             word = self.register(unsigned(dtype))
             left, right = f"{word}({bare(a)})", f"{word}({bare(b)})"
             return f"{self.register(dtype)}({left} {sign} {right})"
@@ -201,13 +202,13 @@ class Operations:
             return inner if target is DType.I64 else f"{kind}({inner})"
         fits = source.minimum >= target.minimum and source.maximum <= target.maximum
         if source is DType.BOOL or fits:
-            same = self._dialect.register(source) == kind
+            same = self.dialect.register(source) == kind
             return x if same else f"{kind}({inner})"
         return self._wrapped(target, f"{kind}({inner})")
 
     def bitcast(self, source: DType, target: DType, x: str) -> str:
         """The same bits as another dtype."""
-        dialect, inner = self._dialect, bare(x)
+        dialect, inner = self.dialect, bare(x)
         if source.bits >= 32 and source.is_float:
             bits = f"{dialect.to_bits[source]}({inner})"
             return f"{self.register(target)}({bits})"
