@@ -124,6 +124,15 @@ class DType(str, Enum):
 _SIZE_BYTES = {
     member.value: 1 if member is DType.BOOL else member.bits // 8 for member in DType
 }
+_LIMITS = {
+    member.value: (
+        -(1 << (member.bits - 1)) if member.value[0] == "i" else 0,
+        (1 << (member.bits - (member.value[0] == "i"))) - 1,
+    )
+    for member in DType
+    if member.value[0] in "iu"
+}
+"""The least and the greatest of each integer type."""
 _FLOATS = frozenset({DType.F16, DType.BF16, DType.F32, DType.F64})
 _FLOAT_MAX = {
     DType.F16: 65504.0,
@@ -272,6 +281,9 @@ class ScalarArgument:
     @property
     def slot(self) -> int:
         """The value's bytes as an unsigned 64-bit number, high bytes zero."""
+        limits = _LIMITS.get(self.dtype._value_)
+        if limits is not None:
+            return cast("int", self.value) & (limits[1] - limits[0])
         return int.from_bytes(self.to_bytes(), "little")
 
     def __repr__(self) -> str:
@@ -279,6 +291,10 @@ class ScalarArgument:
 
 
 def _convert(dtype: DType, given: object) -> ScalarValue:
+    if type(given) is int and (limits := _LIMITS.get(dtype._value_)) is not None:
+        least, greatest = limits  # what most arguments are, as they come at launches
+        if least <= given <= greatest:
+            return given
     field = f"ScalarArgument.{dtype.value}"
     value = _to_python(given)
     if dtype is DType.BOOL:

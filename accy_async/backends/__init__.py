@@ -22,6 +22,7 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.launch import LaunchRequest, PreparedLaunch
+from accy_async.backends.launcher import Launcher
 from accy_async.backends.lifetimes import Reaper
 from accy_async.backends.recording import (
     CallRecord,
@@ -47,6 +48,7 @@ __all__ = [
     "Handle",
     "LaunchRecord",
     "LaunchRequest",
+    "Launcher",
     "LoadedArtifact",
     "ObjectKind",
     "PreparedLaunch",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StreamHandle,
     )
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
+    from accy_async.backends.launcher import Launcher
     from accy_async.backends.timeline import Mark
 
 __all__ = ["JoinedBackend", "joined_backend"]
@@ -209,6 +210,10 @@ class JoinedBackend:
     def prepare_launch(self, request: LaunchRequest) -> PreparedLaunch:
         """See `Backend.prepare_launch`: all must be of the kernel's device."""
         return self.of(request.loaded).prepare_launch(request)
+
+    def bind_launch(self, request: LaunchRequest) -> Launcher:
+        """See `Backend.bind_launch`: all must be of the kernel's device."""
+        return self.of(request.loaded).bind_launch(request)
 
     def submit_launch(
         self,

@@ -211,6 +211,13 @@ class Resource:
         if len(self.shared) > _SHARED_KEPT:
             self._fold_shared(use)
 
+    def unshare(self, use: Use) -> None:
+        """Keep a shared use's position, and do not follow it any more."""
+        if self.shared.pop(use, use) is None and use.position > self.uses.get(
+            use.timeline, 0
+        ):
+            self.touch(use.timeline, use.position)
+
     def _forget_past_uses(self) -> None:
         """Drop the streams that have come past their use, and went well there.
 

@@ -12,6 +12,7 @@ import gc
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from itertools import cycle
 
 import attrs
 
@@ -41,9 +42,9 @@ STAGES = 8
 NODES = 1000
 ROW = 5000
 
-PREPARED = "ours: submit_launch of a prepared launch"
+BOUND = "ours: submit of a bound launch"
 _TARGETS = {
-    PREPARED: (Target("cuda.bindings, packed", 1.25), Target("CuPy RawKernel", 0.75))
+    BOUND: (Target("cuda.bindings, packed", 1.25), Target("CuPy RawKernel", 0.75))
 }
 
 
@@ -88,7 +89,18 @@ async def _ours(stack: AsyncExitStack, raw_wait: Callable[[], object]) -> _Ours:
         geometry=noop.launch.geometry(()),
         stream=stream,
     )
-    prepared = backend.prepare_launch(request)
+    prepared, launcher = backend.prepare_launch(request), backend.bind_launch(request)
+    bound, values = launcher.submit, cycle((one, ScalarArgument.u32(2)))
+    bindings = cycle(array.binding() for array in arrays)
+
+    def with_a_scalar() -> None:
+        launcher.set_scalar(0, next(values))
+        bound()
+
+    def with_a_buffer() -> None:
+        launcher.set_buffer(0, next(bindings))
+        bound()
+
     submit, several = backend.submit_launch, [prepared] * STAGES
     pipeline = KernelCallPipeline(
         target="bench.chain",
@@ -126,7 +138,12 @@ async def _ours(stack: AsyncExitStack, raw_wait: Callable[[], object]) -> _Ours:
     )
     eighth = BURST // STAGES
     ways: dict[str, tuple[Callable[[], object], int]] = {
-        PREPARED: (lambda: submit(prepared, stream), 1),
+        BOUND: (bound, 1),
+        "ours: the same, a scalar changed each time": (with_a_scalar, 1),
+        "ours: the same, a buffer changed each time": (with_a_buffer, 1),
+        "ours: submit_launch of a prepared launch": (
+            lambda: submit(prepared, stream), 1,
+        ),
         f"ours: submit_launches of {STAGES}, a launch": (
             lambda: backend.submit_launches(several, stream), STAGES,
         ),

@@ -183,6 +183,22 @@ async def test_same_request_can_be_launched_again_and_again(device: Device) -> N
     assert await device.read(buffer) == [expected if device.executes else 0]
 
 
+async def test_a_bound_launch_takes_other_arguments_from_the_next_one_on(
+    device: Device,
+) -> None:
+    """What is submitted already keeps those that it had."""
+    first, second = device.write([1]), device.write([2])
+    request = device.request("mix", [first], [ScalarArgument.u32(5)])
+    launcher = device.backend.bind_launch(request)
+    launcher.submit()
+    launcher.set_scalar(0, 7)
+    launcher.submit()
+    launcher.set_buffer(0, attrs.evolve(request.buffers[0], handle=second))
+    launcher.submit()
+    expected = [(1 * 31 + 5) * 31 + 7, 2 * 31 + 7] if device.executes else [0, 0]
+    assert [(await device.read(b))[0] for b in (first, second)] == expected
+
+
 async def test_one_buffer_may_be_bound_twice(device: Device) -> None:
     buffer = device.write([3])
     device.backend.launch(device.request("combine", [buffer, buffer]))

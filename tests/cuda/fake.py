@@ -56,6 +56,9 @@ ENDS_CAPTURES = frozenset(
 H200 with driver 580."""
 
 
+_NativeLaunch = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+
+
 @attrs.frozen
 class Launched:
     """A launch, as its config said at the moment of the call."""
@@ -81,6 +84,8 @@ class FakeDriver:
         queues: what the environment said when the context was made.
         ending_captures: calls that ended what others were capturing.
         keeps_launches: False to count launches only.
+        tells_addresses: True to say where ``cuLaunchKernelEx`` is, for machine code.
+        values: the first argument of each launch from there.
     """
 
     def __init__(self) -> None:
@@ -90,6 +95,9 @@ class FakeDriver:
         self.blocks_per_multiprocessor = 2
         self.clusters = 4
         self.keeps_launches = True
+        self.tells_addresses = False
+        self.values: list[int] = []
+        self._native_launch = _NativeLaunch(self._launch_natively)
         self.mode = threading.local()
         self.ending_captures: list[str] = []
         self.shared_bytes = 0
@@ -272,6 +280,21 @@ class FakeDriver:
 
     def _cuGetErrorString(self, code: Any) -> tuple[bytes]:
         return (f"code {int(code)}".encode(),)
+
+    def _cuGetProcAddress(self, name: bytes, version: int, flags: int) -> Any:
+        assert (name, version, flags) == (b"cuLaunchKernelEx", 12000, 0)
+        address = ctypes.cast(self._native_launch, ctypes.c_void_p).value
+        return (address, 0) if self.tells_addresses else (0, 1)
+
+    def _launch_natively(
+        self, config: int, function: int, pointers: int, extra: int | None
+    ) -> int:
+        """What machine code calls in place of the driver."""
+        assert extra is None
+        first = ctypes.c_uint64.from_address(pointers).value
+        self.values.append(ctypes.c_uint64.from_address(first).value if first else 0)
+        made = bindings.CUlaunchConfig(_ptr=config)
+        return int(self.cuLaunchKernelEx(made, function, pointers, 0)[0])
 
     def _cuLaunchKernelEx(
         self, config: Any, function: Any, pointer: int, extra: int

@@ -269,6 +269,21 @@ async def test_launches_after_another_library_changed_the_context(
     assert await read(backend, buffer) == [4]
 
 
+async def test_a_bound_launch_is_made_by_machine_code(backend: CudaBackend) -> None:
+    """From threads of any context, with what is changed in between."""
+    assert backend._launch_address
+    first, second = buffer_of(backend, 1), buffer_of(backend, 1)
+    launcher = backend.bind_launch(request(backend, "count", first, ONE))
+    launcher.submit()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: [launcher.submit() for _ in range(50)], range(8)))
+    launcher.set_buffer(0, BufferBinding(handle=second))
+    for _ in range(10):
+        launcher.submit()
+    assert await read(backend, first) == [401]
+    assert await read(backend, second) == [10]
+
+
 async def test_what_ten_thousand_launches_use_is_freed_behind_the_last(
     backend: CudaBackend,
 ) -> None:

@@ -14,12 +14,14 @@ from accy_async.backends.launch import (
     PreparedLaunch,
     refuse_foreign,
 )
+from accy_async.backends.launcher import GeneralLauncher
 from accy_async.backends.resources import Use, refuse_destroyed
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.hooks import StreamState
     from accy_async.backends.launch import LaunchRequest
+    from accy_async.backends.launcher import Launcher
 
 __all__ = ["Launches"]
 
@@ -60,6 +62,21 @@ class Launches(BackendCore):
             buffers = [self._find_for_launch(b.handle) for b in request.buffers]
             payload = self._prepare(request, artifact, buffers)
         return PreparedLaunch(request, artifact, buffers, payload, self._table)
+
+    def bind_launch(self, request: LaunchRequest) -> Launcher:
+        """Bind a kernel to its arguments and its stream, to launch it again and again.
+
+        The quickest way to launch: ``submit = backend.bind_launch(request).submit``
+        makes a function of no arguments, and the launcher changes single arguments in
+        between.
+
+        Raises:
+            LaunchArgumentMismatch, CapabilityMismatch, InvalidArtifact,
+            InvalidBuffer, InvalidStream: as for `launch`.
+        """
+        with self._lock:
+            self._stream(request.stream)
+            return GeneralLauncher(self, request)
 
     def submit_launch(
         self,
@@ -155,13 +172,32 @@ class Launches(BackendCore):
         if bound.stream is not state:
             bound = _on_stream(prepared, state)
         bound.handle = stream
-        use = bound.use
+        self._register(prepared, bound.use, epoch)
+        prepared.bound = bound
+        return bound
+
+    def _renew(
+        self,
+        prepared: PreparedLaunch,
+        stream: StreamHandle | None,
+        use: Use,
+    ) -> None:
+        """Check a launcher's launch in a new epoch; under the lock.
+
+        Raises:
+            As `submit_launch`.
+        """
+        epoch = self._table.epoch  # before the checks: closing takes no lock
+        self._check_alive(prepared)
+        admit(self._stream(stream), prepared.resources)
+        self._register(prepared, use, epoch)
+
+    def _register(self, prepared: PreparedLaunch, use: Use, epoch: object) -> None:
+        """Have what a launch uses follow its use; it was in order in this epoch."""
         if use.epoch is None:
             for resource in prepared.resources:
                 resource.share(use)
         use.epoch = epoch
-        prepared.bound = bound
-        return bound
 
     def _check_alive(self, prepared: PreparedLaunch) -> None:
         self._check("launch")

@@ -12,8 +12,8 @@ from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.debugging import SynchronousDriver
 from accy_async.backends.cuda.driver import STICKY_CODES, DriverError, driver_error
 from accy_async.backends.cuda.exchange import CudaExchange
-from accy_async.backends.cuda.geometry import allow_geometry, launch_config
 from accy_async.backends.cuda.graphs import CudaGraph, CudaGraphs
+from accy_async.backends.cuda.launching import CudaLaunching
 from accy_async.backends.cuda.memory import (
     BorrowedMemory,
     DeviceMemory,
@@ -21,33 +21,27 @@ from accy_async.backends.cuda.memory import (
     PinnedPool,
 )
 from accy_async.backends.cuda.modules import CudaKernel, LateUnloads, load_kernel
-from accy_async.backends.cuda.objects import CudaEvent, CudaStream, LaunchArguments
+from accy_async.backends.cuda.objects import CudaEvent, CudaStream
 from accy_async.backends.cuda.peers import CudaPeers
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.cuda.waiting import CudaWaiting
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.resources import Resource
 from accy_async.errors import AccyError, DeviceError
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.capabilities import Capabilities
-    from accy_async.backends.guards import Guard
-    from accy_async.backends.launch import LaunchRequest, PreparedLaunch
 
 __all__ = ["CudaBackend"]
-
-_OTHER_CONTEXT = frozenset({201, 400})
-"""Codes of a launch on a thread where no context, or another, is current."""
 
 
 def _nothing() -> None:
     """What is done on the host at a position that only has to be noticed."""
 
 
-class CudaBackend(CudaWaiting, CudaPeers, CudaExchange, CudaGraphs):
+class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraphs):
     """One NVIDIA GPU.
 
     Args:
@@ -174,69 +168,6 @@ class CudaBackend(CudaWaiting, CudaPeers, CudaExchange, CudaGraphs):
     def _allocate(self, byte_size: int, alignment: int) -> object:
         self._context.make_current()
         return self._pool.allocate(byte_size, alignment)
-
-    def _prepare(
-        self,
-        request: LaunchRequest,
-        artifact: Resource | None,
-        buffers: list[Resource | None],
-    ) -> object:
-        assert artifact is not None
-        kernel = cast("CudaKernel", artifact.payload)
-        geometry = request.geometry
-        config = launch_config(self._driver, geometry)
-        allow_geometry(
-            self._context, kernel, request.artifact.kernel_name, geometry, config
-        )
-        addresses = [
-            cast("DeviceMemory", buffer.payload).address
-            for buffer in buffers
-            if buffer is not None
-        ]
-        return LaunchArguments(kernel, config, request, addresses)
-
-    def _launch(
-        self,
-        stream: StreamState,
-        position: int,
-        prepared: PreparedLaunch,
-        guard: Guard | None,
-    ) -> None:
-        packed: LaunchArguments = prepared.payload  # type: ignore[assignment]
-        native = stream.native  # type: ignore[attr-defined]
-        if packed.native is not native:
-            packed.aim(native)
-        answer = self._launch_kernel(packed.config, packed.function, packed.pointer, 0)
-        if answer[0] is not self._success:
-            self._launch_again(answer[0], packed, stream, prepared.request)
-        stream.recent[position & JOURNAL_MASK] = prepared.label  # type: ignore[attr-defined]
-
-    def _launch_again(
-        self,
-        result: Any,  # noqa: ANN401
-        packed: LaunchArguments,
-        stream: StreamState,
-        request: LaunchRequest,
-    ) -> None:
-        """What a refused launch comes to: made with our context, or an error.
-
-        Launches do not look first whether the context is current on their thread:
-        the driver does, and what it refuses has had no effect.
-        """
-        if int(result) in _OTHER_CONTEXT:
-            self._context.make_current_again()
-            (result,) = self._launch_kernel(
-                packed.config, packed.function, packed.pointer, 0
-            )
-        if result != 0:
-            stream.journal.note(stream.timeline.submitted, None)  # type: ignore[union-attr]
-            raise self._blame(
-                result,
-                "cuLaunchKernelEx",
-                stream,
-                kernel=request.artifact.kernel_name,
-                node=request.diagnostic_id,
-            )
 
     def _open_stream(self, priority: int, name: str) -> StreamState:
         self._context.make_current()

@@ -54,9 +54,10 @@ class LaunchArguments:
         native: the stream that ``config`` names.
         function: the kernel.
         pointer: the address of the arguments' addresses.
+        values: the arguments, 64 bits each.
     """
 
-    __slots__ = ("_values", "config", "function", "native", "pointer")
+    __slots__ = ("_pointers", "config", "function", "native", "pointer", "values")
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class LaunchArguments:
         pointers = (ctypes.c_void_p * max(1, len(slots)))(
             *[first + 8 * i for i in range(len(slots))]
         )
-        self._values = (values, pointers)
+        self.values, self._pointers = values, pointers
         self.pointer = ctypes.addressof(pointers)
         self.function = kernel.function
         self.config = config

@@ -1,0 +1,247 @@
+"""Launches on a CUDA stream: packed once, made with next to nothing beside the driver.
+
+A launcher's `submit` is one function of Python. It takes the submission lock, makes one
+comparison (was anything destroyed, lost or closed since?), one store for all the
+objects it uses, the driver's call, and one store into the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from accy_async.backends.base import Backend
+from accy_async.backends.cuda.geometry import allow_geometry, launch_config
+from accy_async.backends.cuda.objects import CudaStream, LaunchArguments
+from accy_async.backends.cuda.thunks import launch_address, launch_thunk
+from accy_async.backends.journal import JOURNAL_MASK
+from accy_async.backends.launcher import Launcher
+from accy_async.backends.resources import Resource, Use
+
+if TYPE_CHECKING:
+    from accy_async.backends.cuda.context import CudaContext
+    from accy_async.backends.cuda.memory import DeviceMemory
+    from accy_async.backends.cuda.modules import CudaKernel
+    from accy_async.backends.guards import Guard
+    from accy_async.backends.handles import BufferBinding
+    from accy_async.backends.hooks import StreamState
+    from accy_async.backends.launch import LaunchRequest, PreparedLaunch
+    from accy_async.dtypes import ScalarArgument
+    from accy_async.errors import AccyError
+
+__all__ = ["CudaLauncher", "CudaLaunching"]
+
+_OTHER_CONTEXT = frozenset({201, 400})
+"""Codes of a launch on a thread where no context, or another, is current."""
+
+
+class CudaLaunching(Backend):
+    """The part of the backend that launches kernels."""
+
+    _context: CudaContext
+    _driver: Any
+    _launch_kernel: Callable[..., tuple[Any]]
+    _success: Any
+    _is_debugging: bool
+
+    def _blame(
+        self,
+        result: Any,  # noqa: ANN401
+        call: str,
+        stream: StreamState,
+        *,
+        kernel: str | None = None,
+        node: str | None = None,
+    ) -> AccyError:
+        raise NotImplementedError
+
+    def bind_launch(self, request: LaunchRequest) -> Launcher:
+        """Bind a launch to its arguments and stream; see `Launches.bind_launch`."""
+        if not request.geometry.block_count:
+            return super().bind_launch(request)
+        prepared = self.prepare_launch(request)
+        with self._lock:
+            stream = cast("CudaStream", self._stream(request.stream))
+            held = [self._table.get(binding.handle) for binding in request.buffers]
+            cast("LaunchArguments", prepared.payload).aim(stream.native)
+            use = Use(stream.timeline)
+            submit = self._submitting(prepared, stream, use)
+            return CudaLauncher(self, prepared, submit, held, use)
+
+    def _prepare(
+        self,
+        request: LaunchRequest,
+        artifact: Resource | None,
+        buffers: list[Resource | None],
+    ) -> object:
+        assert artifact is not None
+        kernel = cast("CudaKernel", artifact.payload)
+        geometry = request.geometry
+        config = launch_config(self._driver, geometry)
+        allow_geometry(
+            self._context, kernel, request.artifact.kernel_name, geometry, config
+        )
+        addresses = [
+            cast("DeviceMemory", buffer.payload).address
+            for buffer in buffers
+            if buffer is not None
+        ]
+        return LaunchArguments(kernel, config, request, addresses)
+
+    def _launch(
+        self,
+        stream: StreamState,
+        position: int,
+        prepared: PreparedLaunch,
+        guard: Guard | None,
+    ) -> None:
+        packed: LaunchArguments = prepared.payload  # type: ignore[assignment]
+        native = stream.native  # type: ignore[attr-defined]
+        if packed.native is not native:
+            packed.aim(native)
+        answer = self._launch_kernel(packed.config, packed.function, packed.pointer, 0)
+        if answer[0] is not self._success:
+            self._launch_again(answer[0], packed, stream, prepared.request)
+        stream.recent[position & JOURNAL_MASK] = prepared.label  # type: ignore[attr-defined]
+
+    def _launch_again(
+        self,
+        result: Any,  # noqa: ANN401
+        packed: LaunchArguments,
+        stream: StreamState,
+        request: LaunchRequest,
+    ) -> None:
+        """What a refused launch comes to: made with our context, or an error.
+
+        Launches do not look first whether the context is current on their thread:
+        the driver does, and what it refuses has had no effect.
+        """
+        if int(result) in _OTHER_CONTEXT:
+            self._context.make_current_again()
+            (result,) = self._launch_kernel(
+                packed.config, packed.function, packed.pointer, 0
+            )
+        if result != 0:
+            stream.journal.note(stream.timeline.submitted, None)  # type: ignore[union-attr]
+            raise self._blame(
+                result,
+                "cuLaunchKernelEx",
+                stream,
+                kernel=request.artifact.kernel_name,
+                node=request.diagnostic_id,
+            )
+
+    def _submitting(
+        self, prepared: PreparedLaunch, stream: CudaStream, use: Use
+    ) -> Callable[[], int]:
+        """A launcher's `submit`; its names are looked up here, once."""
+        table, timeline, recent = self._table, stream.timeline, stream.recent
+        label, mask = prepared.label, JOURNAL_MASK
+        packed = cast("LaunchArguments", prepared.payload)
+        call = self._calling(packed)
+
+        def renew() -> None:
+            self._renew(prepared, prepared.request.stream, use)
+
+        def refused(code: int) -> None:
+            result = self._driver.CUresult(code)
+            self._launch_again(result, packed, stream, prepared.request)
+
+        def submit() -> int:
+            lock = self._lock
+            # What `with` does takes twice the time. An interrupt may come right behind
+            # `acquire`, or in it, while another thread has the lock.
+            try:
+                lock.acquire()
+                if use.epoch is not table.epoch:
+                    renew()
+                timeline.submitted = use.position = position = timeline.submitted + 1
+                code = call()
+                if code:
+                    refused(code)
+                recent[position & mask] = label
+            except BaseException:
+                if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+                    lock.release()
+                raise
+            lock.release()
+            return position
+
+        return submit
+
+    def _calling(self, packed: LaunchArguments) -> Callable[[], int]:
+        """What makes the driver's call; returns its code."""
+        config, function, pointer = packed.config, packed.function, packed.pointer
+        if self._launch_address is not None:
+            thunk = launch_thunk(
+                self._launch_address, config.getPtr(), int(function), pointer, packed
+            )
+            if thunk is not None:
+                return thunk
+        launch = self._launch_kernel
+        return lambda: int(launch(config, function, pointer, 0)[0])
+
+    @cached_property
+    def _launch_address(self) -> int | None:
+        """Where the driver's function is; None where the bindings' is to be called."""
+        return None if self._is_debugging else launch_address(self._driver)
+
+    def exchange_buffer(
+        self, launcher: CudaLauncher, index: int, binding: BufferBinding
+    ) -> None:
+        """Have a launcher use another buffer, and the one before no more."""
+        held, use = launcher.held, launcher.use
+        with self._lock:
+            found, before = self._table.get(binding.handle), held[index]
+            if found is not before:
+                if found.arrival is not None:
+                    use.epoch = None  # the next launch sees to it
+                elif use.epoch is not None:
+                    found.share(use)
+                held[index] = found
+                if before not in held:
+                    before.unshare(use)
+                prepared = launcher.prepared
+                prepared.resources = tuple(dict.fromkeys((launcher.kernel, *held)))
+            launcher.values[index] = cast("DeviceMemory", found.payload).address
+
+
+class CudaLauncher(Launcher):
+    """A launcher whose arguments lie where the driver reads them.
+
+    They are changed there, as the driver copies them while it is called.
+
+    Attributes:
+        prepared: the launch, which nobody else has.
+        kernel: what it launches.
+        held: its buffers, in the order of the arguments.
+        use: how far they are in use.
+        values: its arguments, as the driver reads them.
+    """
+
+    __slots__ = ("_backend", "held", "kernel", "prepared", "use", "values")
+
+    def __init__(
+        self,
+        backend: CudaLaunching,
+        prepared: PreparedLaunch,
+        submit: Callable[[], int],
+        held: list[Resource],
+        use: Use,
+    ) -> None:
+        super().__init__(prepared.request, submit)
+        self._backend = backend
+        self.prepared = prepared
+        self.kernel = cast("Resource", prepared.artifact)
+        self.held = held
+        self.use = use
+        self.values = cast("LaunchArguments", prepared.payload).values
+
+    def _put_scalar(self, index: int, value: ScalarArgument) -> None:
+        self.values[len(self.held) + index] = value.slot
+        self._scalars[index] = value
+
+    def _put_buffer(self, index: int, binding: BufferBinding) -> None:
+        self._backend.exchange_buffer(self, index, binding)
+        self._buffers[index] = binding
