@@ -169,6 +169,7 @@ async def _ours(stack: AsyncExitStack, raw_wait: Callable[[], object]) -> _Ours:
         bursts[name] = Peer(call, raw_wait, burst)
     graph = LaunchGraphBuilder()
     out, source = (graph.scratch(name, DType.F32, 32) for name in ("out", "source"))
+    graph.fill(source, 0.0)
     for _ in range(NODES):
         graph.kernel(noop, [out.read_write, source.read], [one])
     return _Ours(bursts, graph.build(), session)
