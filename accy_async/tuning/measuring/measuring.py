@@ -16,6 +16,7 @@ task and no scope between turns, so it may be left at any sample, and go on late
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -63,7 +64,11 @@ class Measuring(MeasuringCore):
         if self.is_over:
             raise StopAsyncIteration
         if self._to_check:
-            await self._check(self._to_check[0])
+            begun = time.perf_counter_ns()
+            try:
+                await self._check(self._to_check[0])
+            finally:
+                self._spent_ns += time.perf_counter_ns() - begun
             self._to_check.pop(0)
             if not self._to_check:
                 self._line_up()
@@ -95,6 +100,31 @@ class Measuring(MeasuringCore):
             launches=max(1, self._sampler.launches),
             source=self._sampler.source,
         )
+
+    @property
+    def spent_ns(self) -> float:
+        """What it has taken of the device so far, in nanoseconds.
+
+        Samples by the clock that they were measured with, warming up included, and
+        what checks took by the host's. Copies that restore operands, and what flushes
+        caches, are not in it.
+        """
+        return self._spent_ns
+
+    @property
+    def rejected(self) -> dict[str, tuple[CandidateStatus, str]]:
+        """Who is out for good: status and reason, by name."""
+        return {
+            entry.candidate.name: (entry.status, entry.reason)
+            for entry in self._entries
+            if entry.status not in (CandidateStatus.MEASURED, CandidateStatus.NOT_TRIED)
+        }
+
+    @property
+    def baseline(self) -> str | None:
+        """The first candidate that works; None until one was found."""
+        index = self._baseline
+        return None if index is None else self._entries[index].candidate.name
 
     def outcome(self) -> MeasureOutcome:
         """What is known now; final when `is_over`."""
@@ -241,6 +271,7 @@ class Measuring(MeasuringCore):
             await self._pace(self._last_ns)
         taken = await self._sampler.take(prepared)
         self._last_ns = taken * max(1, self._sampler.launches)
+        self._spent_ns += self._last_ns
         return taken
 
     def _use_a_finer_measure(self) -> None:
@@ -257,10 +288,5 @@ class Measuring(MeasuringCore):
                 self._entries[self._racers[number]].candidate.name
                 for number in sorted(() if race is None else race.contestants)
             ),
-            rejected=tuple(
-                entry.candidate.name
-                for entry in self._entries
-                if entry.status
-                not in (CandidateStatus.MEASURED, CandidateStatus.NOT_TRIED)
-            ),
+            rejected=tuple(self.rejected),
         )

@@ -1,0 +1,408 @@
+"""Searching: heats until the budget is nearly spent, then a race for the best.
+
+A `Searching`, from `open_search`, is an async iterator: each turn measures one heat,
+the last one runs the final race. Between turns it holds no task and no scope, only
+threads that compile ahead; it may be left at any sample, and go on later from
+`Searching.kept`.
+
+The final race begins from nothing: schedules were chosen because they looked fast, so
+that the samples which made them look so would flatter them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+import attrs
+
+from accy_async.backends.cleanup import Cleanup
+from accy_async.errors import TuningStopped, UnsupportedOperation
+from accy_async.tuning.measuring import (
+    Candidate,
+    CandidateStatus,
+    KeptRounds,
+    MeasureOptions,
+    MeasureOutcome,
+    TimeSource,
+    open_measurement,
+)
+from accy_async.tuning.race import RaceRules, Standing
+from accy_async.tuning.search.explorer import Explorer, Heat
+from accy_async.tuning.search.jobs import Job, Workers
+from accy_async.tuning.search.options import (
+    SearchOptions,
+    SearchOutcome,
+    SearchProgress,
+)
+from accy_async.tuning.search.space import Schedule, SearchSpace
+from accy_async.tuning.search.strategies import Strategy
+from accy_async.tuning.search.trial import KeptSearch, Trial
+from accy_async.tuning.search.workshop import Build, BuildFailed, Workshop
+
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import BufferBinding
+    from accy_async.tuning.measuring import Measuring, Pace
+
+__all__ = ["Searching"]
+
+_HEATS_AHEAD = 2
+_LEAST_LIMIT_S = 0.001
+_MOST_KEPT = 64
+"""Schedules whose code is kept at hand, beside those that are queued."""
+
+
+class _BudgetSpent(Exception):
+    """The next sample would be one too many."""
+
+
+class Searching:
+    """A search that is going on; from `open_search`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        space: SearchSpace,
+        build: Build,
+        buffers: Sequence[BufferBinding],
+        *,
+        baseline: Schedule,
+        strategy: Strategy,
+        options: SearchOptions,
+        kept: KeptSearch | None,
+        pace: Pace | None,
+    ) -> None:
+        self._backend = backend
+        self._options = options
+        self._baseline = baseline
+        self._explorer = Explorer(
+            space,
+            strategy,
+            baseline,
+            size=options.heat,
+            trials=() if kept is None else kept.trials,
+        )
+        self._workshop = Workshop(backend, build, buffers, options.workers)
+        self._thinkers = Workers(1, "choose what to measure")
+        self._thinking: Job[None] | None = None
+        self._user_pace = pace
+        self._launches = 0 if kept is None else kept.launches
+        has_clock = backend.capabilities.timing_resolution_ns > 0.0
+        self._source = TimeSource.DEVICE if has_clock else TimeSource.HOST
+        self._spent_ns = 0.0
+        self._waited_s = 0.0
+        self._turn_began: float | None = None
+        self._measuring: Measuring | None = None
+        self._is_exploring = True
+        self._is_over = False
+        self._final: MeasureOutcome | None = None
+        self._final_kept: KeptRounds | None = None
+
+    def __aiter__(self) -> Searching:
+        return self
+
+    async def __anext__(self) -> SearchProgress:
+        """Measure the next heat, or run the final race.
+
+        Raises:
+            StopAsyncIteration: all is done.
+            UnsupportedOperation: the baseline cannot be built or measured.
+            TuningStopped: a schedule took the device with it; `kept` knows which.
+            SessionClosed: the session was left.
+
+        Cancellation: the sample is lost, all rounds before it are kept; the next turn
+            goes on from there.
+        """
+        if self._is_over:
+            raise StopAsyncIteration
+        self._turn_began = anyio.current_time()
+        try:
+            trials = await self._turn()
+        finally:
+            self._waited_s = self._waiting_s()
+            self._turn_began = None
+        return self._progress(trials)
+
+    @property
+    def is_over(self) -> bool:
+        """True where nothing more is to be done."""
+        return self._is_over
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of the budget that are spent."""
+        if self._source is TimeSource.HOST:
+            return self._waiting_s()
+        running = 0.0 if self._measuring is None else self._measuring.spent_ns
+        return (self._spent_ns + running) * 1e-9
+
+    @property
+    def kept(self) -> KeptSearch:
+        """What was measured so far, to go on from in another search."""
+        return KeptSearch(
+            baseline=self._baseline,
+            trials=self._explorer.trials,
+            launches=max(1, self._launches),
+        )
+
+    def outcome(self) -> SearchOutcome:
+        """What is known now; final when `is_over`."""
+        final = self._final
+        why_not = "not searched to the end" if final is None else final.why_not
+        winner, standing = self._baseline, Standing.UNDECIDED
+        if final is not None:
+            standing = final.standing
+            names = {str(one): one for one in self._explorer.history}
+            winner = names[final.winner or str(self._baseline)]
+        rejected = (one for one in self._explorer.trials if not one.is_measured)
+        return SearchOutcome(
+            winner=winner,
+            baseline=self._baseline,
+            standing=standing,
+            final=final,
+            trials=(*self._explorer.ranked(), *rejected),
+            is_exhausted=self._explorer.is_exhausted,
+            spent_s=self.spent_s,
+            source=self._source,
+            kept=self.kept,
+            is_storable=not why_not,
+            why_not=why_not,
+        )
+
+    async def leave(self, primary: BaseException | None) -> None:
+        """Compile nothing more, and unload everything."""
+        self._workshop.close()
+        self._thinkers.close()
+        await Cleanup(self._backend, "searching", None).leave(
+            primary, wait=None, handles=self._workshop.loaded
+        )
+
+    # Turns
+
+    async def _turn(self) -> tuple[Trial, ...]:
+        while self._is_exploring:
+            await self._think()
+            heat = self._explorer.next_heat()
+            if heat is None or self._is_spent(self._explore_share):
+                self._is_exploring = False
+                break
+            for queued in self._explorer.queued:
+                for schedule in queued.schedules:
+                    self._workshop.begin(schedule)
+            trials = await self._run_heat(heat)
+            if trials:
+                return trials
+        finalists = self._explorer.finalists(self._options.finalists)
+        if finalists:
+            await self._run_final(finalists)
+        self._is_over = True
+        history = self._explorer.history
+        return tuple(history[one] for one in finalists)
+
+    async def _think(self) -> None:
+        """Have the strategy propose, on a thread."""
+        if self._thinking is None:
+            self._thinking = self._thinkers.submit(
+                lambda: self._explorer.fill(_HEATS_AHEAD)
+            )
+        # Where this is cancelled it thinks on, and nobody else touches the explorer
+        # before it has been awaited.
+        await self._thinking.result()
+        self._thinking = None
+
+    async def _run_heat(self, heat: Heat) -> tuple[Trial, ...]:
+        base = await self._baseline_candidate()
+        changed: dict[Schedule, Trial] = {}
+        candidates: dict[str, Candidate] = {}
+        schedules: dict[str, Schedule] = {}
+        for schedule in heat.schedules:
+            try:
+                candidate = await self._workshop.candidate(schedule)
+            except BuildFailed as error:
+                changed[schedule] = self._explorer.reject(
+                    schedule, CandidateStatus.FAILED, f"not built: {error}"
+                )
+            else:
+                candidates[candidate.name] = candidate
+                schedules[candidate.name] = schedule
+        if not candidates:
+            return tuple(changed.values())
+        rules = RaceRules(
+            min_rounds=heat.rounds,
+            max_rounds=heat.rounds,
+            repeats=0,
+            resamples=100,
+            seed=self._options.measure.rules.seed,
+        )
+        options = attrs.evolve(
+            self._measure_options(self._explore_share), rules=rules, warmup=1
+        )
+        try:
+            async with open_measurement(
+                self._backend,
+                [base, *candidates.values()],
+                options,
+                kept=self._kept_launches(),
+                pace=lambda last_ns: self._pace(last_ns, self._explore_share),
+            ) as measuring:
+                self._measuring = measuring
+                try:
+                    async for _ in measuring:
+                        self._check_baseline(measuring)
+                except _BudgetSpent:
+                    self._is_exploring = False
+                finally:
+                    self._measuring = None
+                    self._settle(measuring)
+                    self._collect(measuring, schedules, changed)
+        except TuningStopped as error:
+            if error.candidate in schedules:
+                self._explorer.reject(
+                    schedules[error.candidate], CandidateStatus.FAILED, str(error)
+                )
+            raise
+        self._workshop.keep(
+            {
+                self._baseline,
+                *self._explorer.finalists(_MOST_KEPT),
+                *(one for heat in self._explorer.queued for one in heat.schedules),
+            }
+        )
+        self._workshop.trim()
+        return tuple(changed.values())
+
+    async def _run_final(self, finalists: Sequence[Schedule]) -> None:
+        candidates = [await self._baseline_candidate()]
+        for schedule in finalists:
+            try:
+                candidates.append(await self._workshop.candidate(schedule))
+            except BuildFailed as error:
+                self._explorer.reject(
+                    schedule, CandidateStatus.FAILED, f"not built: {error}"
+                )
+        was_spent = False
+        async with open_measurement(
+            self._backend,
+            candidates,
+            self._measure_options(1.0),
+            kept=self._final_kept or self._kept_launches(),
+            pace=lambda last_ns: self._pace(last_ns, 1.0),
+        ) as measuring:
+            self._measuring = measuring
+            try:
+                async for _ in measuring:
+                    self._check_baseline(measuring)
+            except _BudgetSpent:
+                was_spent = True
+            finally:
+                self._measuring = None
+                self._settle(measuring)
+                self._final_kept = measuring.kept
+            outcome = measuring.outcome()
+        if was_spent:
+            outcome = attrs.evolve(
+                outcome, is_storable=False, why_not="the budget was spent"
+            )
+        self._final = outcome
+
+    # Within
+
+    async def _baseline_candidate(self) -> Candidate:
+        try:
+            return await self._workshop.candidate(self._baseline)
+        except BuildFailed as error:
+            raise UnsupportedOperation(
+                f"search: the baseline {self._baseline} cannot be built: {error}"
+            ) from error
+
+    def _check_baseline(self, measuring: Measuring) -> None:
+        """Everything is told by the baseline: there is none beside it."""
+        found = measuring.rejected.get(str(self._baseline))
+        if found is not None:
+            status, reason = found
+            raise UnsupportedOperation(
+                f"search: the baseline {self._baseline} cannot be measured: "
+                f"{status}: {reason}"
+            )
+
+    def _collect(
+        self,
+        measuring: Measuring,
+        schedules: dict[str, Schedule],
+        changed: dict[Schedule, Trial],
+    ) -> None:
+        base = str(self._baseline)
+        for name, (status, reason) in measuring.rejected.items():
+            if name in schedules:
+                schedule = schedules[name]
+                changed[schedule] = self._explorer.reject(schedule, status, reason)
+        kept = measuring.kept
+        for name, schedule in schedules.items():
+            if name in measuring.rejected:
+                continue
+            differences = [
+                math.log(row[name] / row[base])
+                for row in kept.rounds
+                if name in row and base in row
+            ]
+            if differences:
+                changed[schedule] = self._explorer.tell(schedule, differences)
+
+    def _settle(self, measuring: Measuring) -> None:
+        self._spent_ns += measuring.spent_ns
+        kept = measuring.kept
+        if kept.rounds:
+            self._launches, self._source = kept.launches, kept.source
+
+    def _kept_launches(self) -> KeptRounds | None:
+        """As many launches to a sample as before: they need not be chosen again."""
+        if not self._launches:
+            return None
+        return KeptRounds(launches=self._launches, source=self._source)
+
+    async def _pace(self, last_ns: float, share: float) -> None:
+        if self._is_spent(share, last_ns * 1e-9):
+            raise _BudgetSpent
+        if self._user_pace is not None:
+            await self._user_pace(last_ns)
+
+    @property
+    def _explore_share(self) -> float:
+        return 1.0 - self._options.final_share
+
+    def _waiting_s(self) -> float:
+        if self._turn_began is None:
+            return self._waited_s
+        return self._waited_s + (anyio.current_time() - self._turn_began)
+
+    def _left_s(self, share: float) -> float:
+        options = self._options
+        left = share * options.budget_s - self.spent_s
+        if options.wall_s is not None:
+            left = min(left, share * options.wall_s - self._waiting_s())
+        return left
+
+    def _is_spent(self, share: float, next_s: float = 0.0) -> bool:
+        """Whether there is no room for a sample like the last one."""
+        return self._left_s(share) <= next_s
+
+    def _measure_options(self, share: float) -> MeasureOptions:
+        """No sample may take longer than the budget lasts."""
+        options = self._options.measure
+        left = max(_LEAST_LIMIT_S, self._left_s(share))
+        return attrs.evolve(options, time_limit_s=min(options.time_limit_s, left))
+
+    def _progress(self, trials: tuple[Trial, ...]) -> SearchProgress:
+        known = self._explorer.trials
+        return SearchProgress(
+            step="final" if self._is_over else "heat",
+            trials=trials,
+            measured=sum(one.is_measured for one in known),
+            rejected=sum(one.is_rejected for one in known),
+            best=self._explorer.best(),
+            spent_s=self.spent_s,
+            budget_s=self._options.budget_s,
+        )

@@ -1,0 +1,170 @@
+"""From schedules to candidates: built on threads ahead of time, loaded when wanted.
+
+What compiles runs on worker threads while others are measured. Loading is left to the
+time between two heats: a driver may stop the whole device for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from accy_async.artifact.entry import KernelCallArtifact
+from accy_async.artifact.kernel import KernelArtifact
+from accy_async.backends.cleanup import destroy_all
+from accy_async.backends.completion import run_abandonable
+from accy_async.backends.launch import LaunchRequest
+from accy_async.errors import DeviceLost, InvalidType, OutOfMemory, SessionClosed
+from accy_async.tuning.measuring import Candidate
+from accy_async.tuning.search.jobs import Job, Workers
+from accy_async.tuning.search.options import Variant
+from accy_async.tuning.search.space import Schedule
+
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
+    from accy_async.backends.handles import BufferBinding, LoadedArtifact
+
+__all__ = ["Build", "BuildFailed", "Workshop"]
+
+Build = Callable[[Schedule], Variant]
+"""Makes a schedule's kernel; on worker threads, several at a time."""
+
+_Built = tuple[Variant, KernelArtifact | None]
+"""What a thread made of a schedule; the artifact is still to be made without one."""
+
+_MOST_LOADED = 64
+"""Artifacts that are kept loaded; the one used longest ago goes first."""
+
+
+class BuildFailed(Exception):
+    """A schedule could not be made into a candidate; the cause says why."""
+
+
+class Workshop:
+    """Builds, loads, and owns what was loaded.
+
+    Args:
+        backend: the device.
+        build: makes a schedule's kernel.
+        buffers: the buffers that all candidates take.
+        workers: threads that build ahead; 0 for none ahead.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        build: Build,
+        buffers: Sequence[BufferBinding],
+        workers: int,
+    ) -> None:
+        self._backend = backend
+        self._build = build
+        self._buffers = tuple(buffers)
+        self._workers = Workers(max(1, workers), "build a candidate")
+        self._is_ahead = workers > 0
+        self._jobs: dict[Schedule, Job[_Built]] = {}
+        self._loaded: dict[KernelArtifact, LoadedArtifact] = {}
+
+    @property
+    def loaded(self) -> tuple[LoadedArtifact, ...]:
+        """What is to be destroyed, the newest first."""
+        return tuple(reversed(self._loaded.values()))
+
+    def begin(self, schedule: Schedule) -> None:
+        """It will be wanted soon: build it, where that is done ahead."""
+        if self._is_ahead:
+            self._job(schedule)
+
+    async def candidate(self, schedule: Schedule) -> Candidate:
+        """The schedule as a candidate: built, and loaded.
+
+        Raises:
+            BuildFailed: it cannot be built or loaded.
+            DeviceLost, OutOfMemory, SessionClosed: nothing else can be, either.
+
+        Cancellation: what is being built goes on, and is awaited the next time.
+        """
+        try:
+            variant, made = await self._job(schedule).result()
+            artifact = self._artifact(variant) if made is None else made
+            loaded = await self._load(artifact)
+        except (DeviceLost, OutOfMemory, SessionClosed):
+            raise
+        except Exception as error:
+            raise BuildFailed(f"{type(error).__name__}: {error}") from error
+        geometry = variant.geometry
+        if geometry is None:
+            assert isinstance(variant.artifact, KernelCallArtifact)
+            geometry = variant.artifact.launch.geometry(variant.scalars)
+        name = str(schedule)
+        return Candidate(
+            name=name,
+            request=LaunchRequest(
+                artifact=artifact,
+                loaded=loaded,
+                geometry=geometry,
+                buffers=self._buffers,
+                scalars=variant.scalars,
+                diagnostic_id=name,
+            ),
+        )
+
+    def keep(self, schedules: Collection[Schedule]) -> None:
+        """Only these may be wanted again soon; others are built anew if they are."""
+        for schedule in [one for one in self._jobs if one not in schedules]:
+            del self._jobs[schedule]
+
+    def trim(self) -> None:
+        """Unload what was used longest ago, where there is too much."""
+        excess = list(self._loaded)[: max(0, len(self._loaded) - _MOST_LOADED)]
+        errors: list[Exception] = []
+        destroy_all(
+            self._backend, [self._loaded.pop(artifact) for artifact in excess], errors
+        )
+        if errors:
+            raise ExceptionGroup("search: what was measured is not unloaded", errors)
+
+    def close(self) -> None:
+        """Build nothing more."""
+        self._workers.close()
+
+    # Within
+
+    def _job(self, schedule: Schedule) -> Job[_Built]:
+        job = self._jobs.get(schedule)
+        if job is None:
+            job = self._workers.submit(lambda: self._make(schedule))
+            self._jobs[schedule] = job
+        return job
+
+    def _make(self, schedule: Schedule) -> _Built:
+        variant = self._build(schedule)
+        if not isinstance(variant, Variant):
+            raise InvalidType("search.build", variant, "a Variant")
+        # What does not block is not made to be called on threads.
+        is_slow = self._backend.loads_block
+        return variant, self._artifact(variant) if is_slow else None
+
+    def _artifact(self, variant: Variant) -> KernelArtifact:
+        artifact = variant.artifact
+        if isinstance(artifact, KernelCallArtifact):
+            return self._backend.create_artifact(artifact.artifact_request())
+        return artifact
+
+    async def _load(self, artifact: KernelArtifact) -> LoadedArtifact:
+        loaded = self._loaded.pop(artifact, None)
+        if loaded is None:
+            backend = self._backend
+            if backend.loads_block:
+                loaded = await run_abandonable(
+                    lambda: backend.load_artifact(artifact),
+                    self._unload,
+                    name=f"load {artifact.kernel_name}",
+                )
+            else:
+                loaded = backend.load_artifact(artifact)
+        self._loaded[artifact] = loaded  # the newest now
+        return loaded
+
+    def _unload(self, late: LoadedArtifact) -> None:
+        destroy_all(self._backend, (late,), [])
