@@ -8,7 +8,7 @@ import sys
 NAMES = (
     *("launch_cost", "bandwidth", "fragments", "startup", "waking", "ticker"),
     *("graph_cost", "graph_liveness", "graph_overlap", "graph_fairness"),
-    "tuning_truth",
+    *("tuning_truth", "search_landscapes"),
 )
 
 HELP = f"""\

@@ -14,7 +14,7 @@ import pytest
 import accy_async
 
 # Heavy, or only useful with a device or a terminal: loaded when first needed.
-LAZY = ("cuda", "cyclopts", "llvmlite", "rich", "vulkan")
+LAZY = ("cuda", "cyclopts", "llvmlite", "optuna", "rich", "vulkan")
 
 
 def public_packages() -> list[str]:

@@ -130,6 +130,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "cuda": (f"{PACKAGE}.backends.cuda", f"{PACKAGE}.compiler.nvrtc"),
     "cyclopts": (f"{PACKAGE}.cli",),
     "llvmlite": (f"{PACKAGE}.compiler.emit",),
+    "optuna": (f"{PACKAGE}.tuning.search.strategies",),
     "rich": (f"{PACKAGE}.cli", f"{PACKAGE}.observe"),
     "trio": (f"{PACKAGE}.backends.loops",),
     "vulkan": (f"{PACKAGE}.backends.vulkan",),

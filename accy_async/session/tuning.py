@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -27,10 +27,20 @@ if TYPE_CHECKING:
         MeasureOptions,
         MeasureOutcome,
     )
+    from accy_async.tuning.search import (
+        KeptSearch,
+        Schedule,
+        SearchOptions,
+        SearchOutcome,
+        SearchSpace,
+        Strategy,
+    )
+    from accy_async.tuning.search.workshop import Build
 
 __all__ = ["SessionTuning", "Tuner"]
 
 _KIND = "launch_tuning"
+_OutcomeT = TypeVar("_OutcomeT", "MeasureOutcome", "SearchOutcome")
 
 
 class Tuner:
@@ -128,6 +138,44 @@ class Tuner:
             )
         return outcome
 
+    async def search(
+        self,
+        space: SearchSpace,
+        build: Build,
+        buffers: Sequence[BufferBinding],
+        *,
+        baseline: Schedule | None = None,
+        strategy: Strategy | None = None,
+        options: SearchOptions | None = None,
+        kept: KeptSearch | None = None,
+    ) -> SearchOutcome:
+        """Search a space of schedules; see `accy_async.tuning.search.search`.
+
+        In an exclusive tuner what ran beside other work is not to be stored.
+
+        Raises:
+            SessionClosed: the session is not open, or its block of tuning was left.
+            TuningStopped: a schedule took the device with it.
+            UnsupportedOperation: the baseline cannot be built or measured.
+            InvalidType, InvalidValue, RuntimeUnavailable: as `open_search`.
+        """
+        from accy_async.tuning.search import search
+
+        self._check("search")
+        beside = self.pace.samples_beside_work
+        found = await search(
+            self._session.backend,
+            space,
+            build,
+            buffers,
+            baseline=baseline,
+            strategy=strategy,
+            options=options,
+            kept=kept,
+            pace=self.pace,
+        )
+        return self._judged(found, beside)
+
     def _check(self, call: str) -> None:
         if self._is_over:
             raise SessionClosed(f"{call}: the block of session.tuning() was left")
@@ -136,7 +184,7 @@ class Tuner:
     def _end(self) -> None:
         self._is_over = True
 
-    def _judged(self, found: MeasureOutcome, beside: int) -> MeasureOutcome:
+    def _judged(self, found: _OutcomeT, beside: int) -> _OutcomeT:
         disturbed = self.pace.samples_beside_work - beside
         if not self.is_exclusive or not disturbed:
             return found

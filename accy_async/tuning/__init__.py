@@ -4,6 +4,7 @@
   best, or that none is.
 * `accy_async.tuning.launches`: a planned kernel's launch candidates, and the cache of
   their winners.
+* `accy_async.tuning.search`: a space of schedules, within a budget.
 * `accy_async.tuning.race`, `accy_async.tuning.statistics`: the deciding part, pure.
 * `accy_async.tuning.records`: what was measured as values and as bytes.
 * `accy_async.tuning.store`: the same on disk, for every process of a user.

@@ -30,7 +30,7 @@ def run(
     explorer: Explorer, true: Mapping[Schedule, float], heats: int = 1000
 ) -> list[tuple[Schedule, ...]]:
     """Tell an explorer what a machine without noise takes; the heats it asked for."""
-    asked = []
+    asked: list[tuple[Schedule, ...]] = []
     base = true[explorer.baseline]
     while len(asked) < heats:
         explorer.fill(2)
@@ -46,7 +46,7 @@ def run(
 def small(strategy: Strategy, size: int = 4) -> tuple[Explorer, dict[Schedule, float]]:
     """An explorer of 12 schedules, of which a=3 b=2 is the best."""
     true = {
-        one: 100.0 + 10.0 * abs(int(one["a"]) - 3) + 5.0 * abs(int(one["b"]) - 2)
+        one: 100.0 + 10.0 * abs(one["a"] - 3) + 5.0 * abs(one["b"] - 2)
         for one in SMALL.schedules()
     }
     return Explorer(SMALL, strategy, next(SMALL.schedules()), size=size), true
@@ -133,20 +133,20 @@ def test_halving_drops_who_is_slower_and_nobody_who_may_be_the_best() -> None:
     noise = [-0.02, 0.02, -0.01, 0.01]
     # Of equal ones nobody is dropped by chance; a=5 is 50 % slower.
     level = {1: 0.0, 2: 0.003, 3: -0.002, 4: 0.001, 5: 0.4}
-    asked = []
+    asked: list[set[int]] = []
     while True:
         explorer.fill(1)
         heat = explorer.next_heat()
         if heat is None:
             break
-        asked.append({int(one["a"]) for one in heat.schedules})
+        asked.append({one["a"] for one in heat.schedules})
         for one in heat.schedules:
-            shift = level[int(one["a"])]
+            shift = level[one["a"]]
             told = [shift + noise[n % 4] for n in range(heat.rounds)]
             explorer.tell(one, told)
     assert asked[0] == {1, 2, 3, 4, 5}
     assert asked[1] == {1, 2, 3, 4}
-    rounds = {int(one.schedule["a"]): one.rounds for one in explorer.trials}
+    rounds = {one.schedule["a"]: one.rounds for one in explorer.trials}
     assert rounds[5] == 4
     assert rounds[3] == 16
 

@@ -35,7 +35,7 @@ MOST_ENUMERATED = 1 << 16
 
 
 @attrs.frozen(repr=False)
-class Schedule(Mapping[str, Value]):
+class Schedule(Mapping[str, Any]):
     """One point of a space: a value for each parameter. Hashable.
 
     Attributes:
@@ -44,7 +44,7 @@ class Schedule(Mapping[str, Value]):
 
     pairs: tuple[tuple[str, Value], ...]
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a `Value`, as wanted
         for known, value in self.pairs:
             if known == name:
                 return value

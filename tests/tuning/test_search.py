@@ -1,0 +1,468 @@
+"""Searching on a scripted device: winners, budgets, rejections, going on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import anyio
+import numpy as np
+import pytest
+
+from accy_async.artifact import FixedLaunch
+from accy_async.backends import BufferAccess, BufferBinding, LaunchRequest
+from accy_async.backends.handles import BufferHandle
+from accy_async.errors import (
+    CompilationError,
+    DeviceLost,
+    InvalidArtifact,
+    InvalidType,
+    InvalidValue,
+    SessionClosed,
+    TuningStopped,
+    UnsupportedOperation,
+)
+from accy_async.session import open_session
+from accy_async.tuning import CandidateStatus, MeasureOptions, RaceRules, Standing
+from accy_async.tuning.search import (
+    Exhaustive,
+    KeptSearch,
+    RandomSearch,
+    Schedule,
+    SearchOptions,
+    SearchSpace,
+    SuccessiveHalving,
+    Variant,
+    open_search,
+    search,
+)
+from tests.tuning.devices import ScriptedDevice, number_of
+
+pytestmark = pytest.mark.anyio
+
+SPACE = SearchSpace({"threads": tuple(range(32, 32 * 13, 32))})
+MEASURE = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=24, repeats=0))
+QUICK = SearchOptions(budget_s=1.0, workers=1, heat=4, measure=MEASURE)
+
+
+def device_of(
+    times: Callable[[int], float], noise: float = 0.002, **more: object
+) -> ScriptedDevice:
+    """A device where a schedule of ``32 (n + 1)`` threads takes ``times(n)`` ns."""
+    random = np.random.default_rng(5)
+
+    def duration(request: LaunchRequest) -> float:
+        return times(number_of(request)) * float(np.exp(random.normal(0.0, noise)))
+
+    return ScriptedDevice(duration, **more)
+
+
+def valley(number: int) -> float:
+    """Fastest at the eighth of twelve, by more than a half."""
+    return 1e5 * (1.0 + 0.1 * abs(number - 7))
+
+
+def build_on(device: ScriptedDevice) -> Callable[[Schedule], Variant]:
+    def build(schedule: Schedule) -> Variant:
+        return Variant(
+            artifact=device.artifact,
+            geometry=FixedLaunch(
+                grid=(1, 1, 1), threadgroup=(schedule["threads"], 1, 1)
+            ),
+        )
+
+    return build
+
+
+def buffers_of(device: ScriptedDevice) -> list[BufferBinding]:
+    def bind(handle: BufferHandle, access: str) -> BufferBinding:
+        return BufferBinding(handle=handle, access=BufferAccess(access))
+
+    return [bind(device.target, "write_only"), bind(device.source, "read_only")]
+
+
+async def test_the_best_schedule_is_found_and_raced_at_the_end() -> None:
+    device = device_of(valley)
+    outcome = await search(
+        device, SPACE, build_on(device), buffers_of(device), options=QUICK
+    )
+    assert str(outcome.winner) == "threads=256"
+    assert str(outcome.baseline) == "threads=32"
+    assert outcome.standing is Standing.FASTER
+    assert outcome.speedup == pytest.approx(1.7, rel=0.02)
+    assert outcome.is_storable
+    assert outcome.is_exhausted
+    assert outcome.final is not None
+    assert outcome.final.candidate("threads=256").sample_count >= 8
+    assert outcome.trials[0].schedule == outcome.winner
+    assert outcome.trials[0].speedup == pytest.approx(1.7, rel=0.02)
+    assert len(outcome.trials) == 12
+    assert 0.0 < outcome.spent_s < 1.0
+    assert device.left() == {}
+
+
+async def test_where_nothing_is_better_the_baseline_stays() -> None:
+    device = device_of(lambda number: 1e5)
+    outcome = await search(
+        device, SPACE, build_on(device), buffers_of(device), options=QUICK
+    )
+    assert (outcome.winner, outcome.standing) == (
+        outcome.baseline,
+        Standing.NO_DIFFERENCE,
+    )
+    assert outcome.speedup == 1.0
+    assert outcome.is_storable
+
+
+async def test_a_baseline_may_be_named_and_may_be_the_best() -> None:
+    device = device_of(valley)
+    best = SPACE.schedule(threads=256)
+    outcome = await search(
+        device,
+        SPACE,
+        build_on(device),
+        buffers_of(device),
+        baseline=best,
+        strategy=Exhaustive(),
+        options=QUICK,
+    )
+    assert outcome.winner == best
+    assert outcome.standing is Standing.NO_DIFFERENCE
+    assert outcome.final is not None
+    assert len(outcome.final.candidates) == 2  # the best of the rest all the same
+
+
+async def test_the_budget_of_device_time_is_kept() -> None:
+    device = device_of(valley)
+    options = SearchOptions(budget_s=0.01, workers=0, heat=4, measure=MEASURE)
+    outcome = await search(
+        device,
+        SPACE,
+        build_on(device),
+        buffers_of(device),
+        strategy=RandomSearch(),
+        options=options,
+    )
+    taken = sum(valley(launch.threadgroup[0] // 32 - 1) for launch in device.launches)
+    # Beside what is checked, for which this device takes no time of the host's.
+    assert taken * 1e-9 <= 0.01 + 20 * 0.00015
+    assert outcome.spent_s >= 0.009
+    assert not outcome.is_storable
+    assert outcome.why_not == "the budget was spent"
+    assert sum(one.is_measured for one in outcome.trials) < 12
+
+
+async def test_the_wall_clock_can_be_a_budget_too() -> None:
+    device = device_of(valley)
+    options = SearchOptions(budget_s=1e3, wall_s=1e-6, workers=0, measure=MEASURE)
+    outcome = await search(
+        device, SPACE, build_on(device), buffers_of(device), options=options
+    )
+    assert outcome.final is None
+    assert outcome.winner == outcome.baseline
+    assert device.launches == []
+
+
+async def test_what_comes_is_told_turn_by_turn() -> None:
+    device = device_of(valley)
+    async with open_search(
+        device,
+        SPACE,
+        build_on(device),
+        buffers_of(device),
+        strategy=Exhaustive(),
+        options=QUICK,
+    ) as searching:
+        turns = [turn async for turn in searching]
+        assert searching.is_over
+    assert [turn.step for turn in turns] == ["heat", "heat", "heat", "final"]
+    assert [len(turn.trials) for turn in turns] == [4, 4, 3, 4]
+    assert [turn.measured for turn in turns] == [4, 8, 11, 11]
+    assert str(turns[1].best.schedule) == "threads=256"
+    assert turns[0].spent_s < turns[1].spent_s < turns[3].spent_s <= turns[3].budget_s
+
+
+async def test_what_cannot_be_built_launched_or_believed_is_rejected() -> None:
+    device = device_of(valley)
+    build = build_on(device)
+
+    def sometimes(schedule: Schedule) -> Variant:
+        if schedule["threads"] == 64:
+            raise CompilationError("no registers left")
+        if schedule["threads"] == 96:
+            return "a kernel"  # type: ignore[return-value]
+        if schedule["threads"] == 128:
+            return Variant(
+                artifact=device.artifact,
+                geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(4096, 1, 1)),
+            )
+        return build(schedule)
+
+    outcome = await search(device, SPACE, sometimes, buffers_of(device), options=QUICK)
+    assert str(outcome.winner) == "threads=256"
+    rejected = {
+        str(one.schedule): (one.status, one.reason)
+        for one in outcome.trials
+        if one.is_rejected
+    }
+    assert rejected["threads=64"] == (
+        CandidateStatus.FAILED,
+        "not built: CompilationError: no registers left",
+    )
+    assert "a Variant" in rejected["threads=96"][1]
+    assert "4096 threads" in rejected["threads=128"][1]
+    assert len(rejected) == 3
+    assert device.left() == {}
+
+
+async def test_without_a_baseline_nothing_is_searched() -> None:
+    device = device_of(valley)
+
+    def never(schedule: Schedule) -> Variant:
+        raise CompilationError("no")
+
+    with pytest.raises(UnsupportedOperation, match="threads=32 cannot be built"):
+        await search(device, SPACE, never, buffers_of(device), options=QUICK)
+    too_large = SearchSpace({"threads": (4096, 32)})
+    with pytest.raises(UnsupportedOperation, match="4096 cannot be measured"):
+        await search(
+            device, too_large, build_on(device), buffers_of(device), options=QUICK
+        )
+    assert device.left() == {}
+
+
+async def test_one_that_takes_the_device_with_it_is_known_the_next_time() -> None:
+    def times(number: int) -> float:
+        if number == 5:
+            device.fail_execution(1, sticky=True)
+        return valley(number)
+
+    device = device_of(times)
+    kept = None
+    with pytest.raises(TuningStopped) as caught:
+        async with open_search(
+            device,
+            SPACE,
+            build_on(device),
+            buffers_of(device),
+            strategy=Exhaustive(),
+            options=QUICK,
+        ) as searching:
+            try:
+                async for _ in searching:
+                    pass
+            finally:
+                kept = searching.kept
+    assert caught.value.candidate == "threads=192"
+    assert isinstance(caught.value, DeviceLost)
+    assert kept is not None
+    (bad,) = [one for one in kept.trials if one.is_rejected]
+    assert bad.schedule["threads"] == 192
+
+
+async def test_others_are_built_while_some_are_measured() -> None:
+    device = device_of(valley)
+    build = build_on(device)
+    begun: list[int] = []
+    threads = set()
+
+    def watched(schedule: Schedule) -> Variant:
+        threads.add(threading.current_thread())
+        begun.append(schedule["threads"])
+        return build(schedule)
+
+    async with open_search(
+        device,
+        SPACE,
+        watched,
+        buffers_of(device),
+        strategy=Exhaustive(),
+        options=QUICK,
+    ) as searching:
+        await anext(searching)
+        # The second heat's are built, or being built, before it is begun.
+        with anyio.fail_after(10):
+            while len(begun) < 8:  # noqa: ASYNC110 - by threads
+                await anyio.sleep(0.001)
+        launched = len(device.launches)
+        await anext(searching)
+        assert len(device.launches) > launched
+    assert threading.main_thread() not in threads
+    assert all(name.name == "build a candidate" for name in threads)
+
+
+async def test_equal_artifacts_are_loaded_once() -> None:
+    device = device_of(valley)
+    before = device.load_count
+    await search(device, SPACE, build_on(device), buffers_of(device), options=QUICK)
+    assert device.load_count == before + 1
+
+
+async def test_cancelled_at_any_sample_it_goes_on_from_there() -> None:
+    device = device_of(valley)
+    scope = anyio.CancelScope()
+    kept = None
+
+    async def stop_later(_: float) -> None:
+        if len(device.launches) == 40:
+            scope.cancel()
+
+    with scope:
+        async with open_search(
+            device,
+            SPACE,
+            build_on(device),
+            buffers_of(device),
+            strategy=Exhaustive(),
+            options=QUICK,
+            pace=stop_later,
+        ) as searching:
+            try:
+                async for _ in searching:
+                    pass
+            finally:
+                kept = searching.kept
+    assert scope.cancelled_caught
+    assert device.left() == {}
+    assert kept is not None
+    known = {one.schedule: one.rounds for one in kept.trials}
+    assert 3 < len(known) < 11
+    again = KeptSearch.from_bytes(kept.to_bytes())
+    assert again == kept
+    before = len(device.launches)
+    outcome = await search(
+        device,
+        SPACE,
+        build_on(device),
+        buffers_of(device),
+        strategy=Exhaustive(),
+        options=QUICK,
+        kept=again,
+    )
+    assert str(outcome.winner) == "threads=256"
+    heats = [launch.threadgroup[0] for launch in device.launches[before:]]
+    done = {
+        one for one, rounds in known.items() if rounds >= 4 and one["threads"] == 64
+    }
+    assert done
+    assert 64 not in heats
+
+
+async def test_cancelled_within_a_heat_the_same_search_goes_on() -> None:
+    device = device_of(valley)
+    scope = anyio.CancelScope()
+
+    async def stop_later(_: float) -> None:
+        if len(device.launches) == 25:
+            scope.cancel()
+
+    async with open_search(
+        device,
+        SPACE,
+        build_on(device),
+        buffers_of(device),
+        options=QUICK,
+        pace=stop_later,
+    ) as searching:
+        with scope:
+            async for _ in searching:
+                pass
+        assert scope.cancelled_caught
+        assert searching.outcome().why_not == "not searched to the end"
+        async for _ in searching:
+            pass
+        assert str(searching.outcome().winner) == "threads=256"
+    assert device.left() == {}
+
+
+async def test_cancelling_at_any_await_leaves_nothing() -> None:
+    """Some awaits of a short search in turn are where it is cancelled."""
+    place = 1
+    options = SearchOptions(budget_s=0.01, workers=1, heat=4, measure=MEASURE)
+    while True:
+        device = device_of(valley)
+        calls = 0
+        with anyio.CancelScope() as scope:
+
+            def count(_: object, scope: anyio.CancelScope = scope) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == place:  # noqa: B023 - of this turn
+                    scope.cancel()
+
+            device.on_call = count
+            await search(
+                device,
+                SPACE,
+                build_on(device),
+                buffers_of(device),
+                strategy=SuccessiveHalving(population=3),
+                options=options,
+            )
+        device.on_call = None
+        assert device.left() == {}
+        if not scope.cancelled_caught:
+            break
+        place += 17
+
+
+async def test_what_makes_no_sense_is_refused_before_anything() -> None:
+    device = device_of(valley)
+    build, buffers = build_on(device), buffers_of(device)
+    other = Schedule((("threads", 33),))
+    with pytest.raises(InvalidValue, match="a schedule of the space"):
+        await search(device, SPACE, build, buffers, baseline=other)
+    with pytest.raises(InvalidValue, match="compared with threads=32"):
+        await search(
+            device,
+            SPACE,
+            build,
+            buffers,
+            kept=KeptSearch(baseline=SPACE.schedule(threads=64)),
+        )
+    with pytest.raises(InvalidType, match="a SearchSpace"):
+        await search(device, [1], build, buffers)  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match="a function"):
+        await search(device, SPACE, 3, buffers)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="a geometry"):
+        Variant(artifact=device.artifact)
+    assert device.launches == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b'{"format": "x", "version": 1, "baseline": {}, "launches": 1, "trials": []}',
+        KeptSearch(baseline=SPACE.schedule(threads=64)).to_bytes()[:-1],
+        KeptSearch(baseline=SPACE.schedule(threads=64))
+        .to_bytes()
+        .replace(b'"version":1', b'"version":2'),
+    ],
+)
+async def test_bytes_of_something_else_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidArtifact, match="kept search"):
+        KeptSearch.from_bytes(data)
+
+
+# In a session
+
+
+async def test_a_session_searches_beside_its_work_and_no_longer_than_its_block() -> (
+    None
+):
+    device = device_of(valley)
+    build, buffers = build_on(device), buffers_of(device)
+    async with open_session(device) as session:
+        async with session.tuning(share=1.0) as tuner:
+            outcome = await tuner.search(SPACE, build, buffers, options=QUICK)
+            assert str(outcome.winner) == "threads=256"
+            assert outcome.is_storable
+        with pytest.raises(SessionClosed, match="search: the block"):
+            await tuner.search(SPACE, build, buffers)
+        async with session.tuning(exclusive=True) as tuner:
+            tuner.pace._is_busy = lambda: True
+            outcome = await tuner.search(SPACE, build, buffers, options=QUICK)
+        assert not outcome.is_storable
+        assert "not alone" in outcome.why_not
