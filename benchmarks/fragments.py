@@ -1,14 +1,17 @@
-"""Generated kernels on one core against numpy on one core.
+"""Generated kernels on one core against numpy and Numba on one core.
 
 Each kernel is what `accy_async.compiler.kernelization` makes for the CPU, called as the
 backend calls it, over its whole grid by one thread: what a launch and a wait cost on
-top is in `launch_cost`. numpy runs in the same process, in turns with it, and its BLAS
-is held to one thread too.
+top is in `launch_cost`, whole calls are in `fragment_calls`. numpy and, where it is
+installed, Numba run in the same process, in turns with it, and numpy's BLAS is held to
+one thread too. Numba has the loops that one would write, compiled beforehand; its
+``fastmath`` stands beside the fast tier.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 import sys
@@ -27,6 +30,7 @@ from accy_async.backends.capabilities import Capabilities, DeviceIdentity
 from accy_async.compiler.emit import compile_cpu
 from accy_async.compiler.kernelization import (
     KernelizedWork,
+    MathTier,
     TargetProfile,
     WorkItem,
     kernelize,
@@ -39,6 +43,7 @@ from accy_async.compiler.semantic import (
     Value,
 )
 from benchmarks.measuring import Figure, in_rounds, machine
+from benchmarks.numba_loops import loops
 
 __all__ = ["CASES", "Case", "main"]
 
@@ -52,13 +57,14 @@ Make = Callable[..., Value]
 
 @attrs.frozen
 class Case:
-    """One function, as a work item and in numpy."""
+    """One function, as a work item, in numpy and, by its name, in `numba_loops`."""
 
     name: str
     kind: str
     types: tuple[str, ...]
     make: Make
     numpy: Callable[..., object]
+    numba: str = ""
 
 
 def _chain(f: FunctionBuilder, a: Value, b: Value) -> Value:
@@ -97,6 +103,7 @@ CASES = (
         (f"f32[{_LENGTH}]",) * 2,
         _chain,
         lambda a, b: np.sqrt(np.abs((a + b) * (a - b))),
+        "chain",
     ),
     Case(
         "exp of 10M",
@@ -104,6 +111,7 @@ CASES = (
         (f"f32[{_LENGTH}]",),
         lambda f, a: f.exp(a),
         np.exp,
+        "exp",
     ),
     Case(
         "add a row to 2048 x 2048",
@@ -125,6 +133,7 @@ CASES = (
         (f"f32[{_LENGTH}]",),
         lambda f, a: f.reduce(a, "sum", [0]),
         np.sum,
+        "total",
     ),
     Case(
         "sum of each row of 3000 x 3000",
@@ -132,6 +141,7 @@ CASES = (
         ("f32[3000,3000]",),
         lambda f, a: f.reduce(a, "sum", [1]),
         lambda a: a.sum(1),
+        "row_sums",
     ),
     Case(
         "sum of each column of 3000 x 3000",
@@ -139,6 +149,7 @@ CASES = (
         ("f32[3000,3000]",),
         lambda f, a: f.reduce(a, "sum", [0]),
         lambda a: a.sum(0),
+        "column_sums",
     ),
     Case(
         "softmax of each row of 4096 x 1024",
@@ -146,6 +157,7 @@ CASES = (
         ("f32[4096,1024]",),
         lambda f, a: f.softmax(a),
         _softmax,
+        "softmax",
     ),
     Case(
         "layer norm of each row of 4096 x 1024",
@@ -153,6 +165,7 @@ CASES = (
         ("f32[4096,1024]",),
         _layer_norm,
         _numpy_layer_norm,
+        "layer_norm",
     ),
     Case(
         "cumulative sum of 10M",
@@ -160,6 +173,7 @@ CASES = (
         (f"f32[{_LENGTH}]",),
         lambda f, a: f.scan(a, "sum", 0),
         np.cumsum,
+        "cumulative",
     ),
     Case(
         "64K rows of 50000 x 128 gathered",
@@ -192,12 +206,13 @@ CASES = (
 )
 
 
-def _profile() -> TargetProfile:
+def _profile(tier: MathTier) -> TargetProfile:
     format = ArtifactFormat.CPU_MACHINE_CODE
     identity = DeviceIdentity(backend=BackendKind.CPU, name="one core")
     return TargetProfile(
         capabilities=Capabilities(identity=identity, formats=frozenset({format})),
         format=format,
+        math_tier=tier,
     )
 
 
@@ -270,36 +285,39 @@ def _milliseconds(call: Callable[[], object]) -> Callable[[], float]:
 def _measured(case: Case, rounds: int) -> list[Figure]:
     function = _function(case)
     arguments = _arguments(function)
-    work = kernelize(
-        WorkItem(work_item_id=0, kind=CompileLaunch(case.kind), function=function),
-        _profile(),
-    )
+    item = WorkItem(work_item_id=0, kind=CompileLaunch(case.kind), function=function)
+    expected = np.asarray(case.numpy(*arguments))
+    calls: dict[str, Callable[[], object]] = {"numpy": lambda: case.numpy(*arguments)}
     with ExitStack() as stack:
-        native = _native(stack, work, function, arguments)
-        expected = np.asarray(case.numpy(*arguments))
-        if not np.allclose(native(), expected, rtol=1e-2, atol=1e-2):
-            raise AssertionError(f"{case.name}: the results differ from numpy's")
-        return in_rounds(
-            {
-                "numpy": _milliseconds(lambda: case.numpy(*arguments)),
-                "generated": _milliseconds(native),
-            },
-            rounds,
-        )
+        for tier in (MathTier.EXACT, MathTier.FAST):
+            work = kernelize(item, _profile(tier))
+            native = calls[tier.value] = _native(stack, work, function, arguments)
+            if not np.allclose(native(), expected, rtol=1e-2, atol=1e-2):
+                raise AssertionError(f"{case.name}: the results differ from numpy's")
+        for name, made in loops(case.numba).items():
+            calls[name] = functools.partial(made, *arguments)
+            calls[name]()
+        samples = {name: _milliseconds(call) for name, call in calls.items()}
+        return in_rounds(samples, rounds)
 
 
-def main(rounds: int = 9) -> None:
+def main(rounds: int = 9, names: Sequence[str] = ()) -> None:
     if any(os.environ.get(name) != value for name, value in _ONE_THREAD.items()):
         # A BLAS reads these when it is loaded, which in this process it may have been.
-        command = [sys.executable, "-m", "benchmarks.fragments"]
+        command = [sys.executable, "-m", "benchmarks.fragments", *names]
         subprocess.run(command, env={**os.environ, **_ONE_THREAD}, check=True)
         return
-    print(f"{'what':<45}{'numpy ms':>10}{'generated':>11}{'times as fast':>15}")
-    for case in CASES:
-        theirs, ours = (min(figure.samples) for figure in _measured(case, rounds))
-        print(f"{case.name:<45}{theirs:>10.3g}{ours:>11.3g}{theirs / ours:>15.2f}")
+    chosen = [case for case in CASES if not names or any(n in case.name for n in names)]
+    columns = ("numpy", "exact", "fast", "numba", "numba fast")
+    print(f"{'milliseconds':<42}" + "".join(f"{name:>12}" for name in columns))
+    for case in chosen:
+        least = {f.name: min(f.samples) for f in _measured(case, rounds)}
+        shown = [f"{least[name]:>12.3g}" if name in least else "" for name in columns]
+        print(f"{case.name:<42}{''.join(shown)}", flush=True)
+        ratios = [f"{least['numpy'] / least[n]:>12.2f}" for n in columns if n in least]
+        print(f"{'  times as fast as numpy':<42}{''.join(ratios)}", flush=True)
     print(f"{machine()}; least of {rounds} rounds\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(names=sys.argv[1:])

@@ -21,7 +21,7 @@ from accy_async.dtypes import DType
 from accy_async.errors import InvalidBuffer, InvalidType, InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -65,6 +65,15 @@ class DeviceArray:
     so does the garbage collector; the session that it was made in does at the
     latest. Freeing never waits: work that still uses the buffer finishes first.
 
+    Args:
+        backend: the device.
+        handle: the buffer, the array's from here on.
+        shape: extents, outermost first.
+        dtype: the element type.
+        reclaim: asked first when it is freed, on any thread and by the garbage
+            collector: who has the buffer afterwards, work that still uses it
+            included, returns True. Takes no lock.
+
     Attributes:
         handle: the buffer.
         shape: extents, outermost first; an extent of 0 makes an empty array.
@@ -87,6 +96,8 @@ class DeviceArray:
         handle: BufferHandle,
         shape: tuple[int, ...],
         dtype: DType,
+        *,
+        reclaim: Callable[[BufferHandle], bool] | None = None,
     ) -> None:
         self.handle = handle
         self.shape = shape
@@ -94,7 +105,7 @@ class DeviceArray:
         self._backend = weakref.ref(backend.base)
         # A loan to who was shown the CUDA array interface, and keeps the array.
         self._shown: Loan | None = None
-        self._finalizer = weakref.finalize(self, _free, self._backend, handle)
+        self._finalizer = weakref.finalize(self, _free, self._backend, handle, reclaim)
         # At interpreter exit the device goes as a whole.
         self._finalizer.atexit = False
 
@@ -299,9 +310,13 @@ class DeviceArray:
         self.free()
 
 
-def _free(backend: weakref.ref[Backend], handle: BufferHandle) -> None:
+def _free(
+    backend: weakref.ref[Backend],
+    handle: BufferHandle,
+    reclaim: Callable[[BufferHandle], bool] | None,
+) -> None:
     owner = backend()
-    if owner is None:
+    if owner is None or (reclaim is not None and reclaim(handle)):
         return
     if is_collecting():
         owner.abandon(handle)

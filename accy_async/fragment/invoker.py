@@ -162,16 +162,10 @@ class Invoker:
                 f"{self._plan.name!r} takes {counted(len(wanted), 'array')}, "
                 f"{given(len(arguments), ())}"
             )
+        backend = self._backend
         return [
-            take_array(
-                self._backend,
-                argument,
-                slot.slot,
-                f"{self._plan.name}: argument {index}",
-            )
-            for index, (argument, slot) in enumerate(
-                zip(arguments, wanted, strict=True)
-            )
+            take_array(backend, argument, slot.slot, slot.title)
+            for argument, slot in zip(arguments, wanted, strict=True)
         ]
 
     def _check(self) -> None:

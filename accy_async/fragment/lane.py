@@ -23,7 +23,12 @@ from accy_async.backends.completion import run_abandonable
 from accy_async.fragment.arguments import host_dtype
 from accy_async.fragment.memory import Buffers
 from accy_async.fragment.signature import ArgumentSlot, ResultKind, ResultSlot
-from accy_async.fragment.submission import in_order, submit_prepared
+from accy_async.fragment.spares import MOST_KEPT_BYTES, Spares
+from accy_async.fragment.submission import (
+    in_order,
+    launches_alone,
+    submit_prepared,
+)
 from accy_async.graph.lowering.policy import (
     FIRST_LOWERED_RUN,
     can_lower,
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
         LoadedArtifact,
         StreamHandle,
     )
+    from accy_async.backends.launch import PreparedLaunch
     from accy_async.fragment.arguments import HostArray
     from accy_async.fragment.signature import Signature
     from accy_async.graph.plan import LaunchGraphPlan
@@ -95,8 +101,10 @@ class Lane:
         self._order = in_order(graph) if graph.nodes else ()
         self._own = Buffers(backend, "a fragment's lane")
         self._bound: dict[str, BufferHandle] = dict(constants.items())
+        self._spares = Spares(backend)
         self._staging: dict[str, tuple[HostArray, DeviceArray]] = {}
         self._prepared: PreparedGraph | None = None
+        self._ready: list[PreparedLaunch] | None = None
         self._calm = 0
         place = backend.exchange_device
         self._is_host = place is not None and place[0] == CPU
@@ -151,12 +159,26 @@ class Lane:
             handles += prepared.lowered.handles()
         handles += [adopted.handle for _, adopted in self._staging.values()]
         self._staging.clear()
+        handles += self._spares.detach()
         handles += self._own.detach()
         return handles
 
     def own(self, slot: ArgumentSlot | ResultSlot) -> BufferHandle:
         """The lane's own buffer for a slot."""
         return self._own.allocate(slot.name, slot.slot.byte_size)
+
+    def result(self, slot: ResultSlot) -> DeviceArray:
+        """A new array for a result, the caller's; its buffer comes back if small."""
+        backend, planned = self._backend, slot.slot
+        if planned.byte_size > MOST_KEPT_BYTES:
+            return DeviceArray.allocate(backend, planned.shape, planned.dtype)
+        handle = self._spares.take(slot.name)
+        if handle is None:
+            handle = backend.allocate_buffer(planned.byte_size)
+        reclaim = self._spares.reclaim(slot.name)
+        return DeviceArray(
+            backend, handle, planned.shape, planned.dtype, reclaim=reclaim
+        )
 
     def staging(
         self, slot: ArgumentSlot | ResultSlot
@@ -208,6 +230,7 @@ class Lane:
         else:
             bound.update(wanted)
             changed = prepared.rebind(dict(bound), options)
+            self._ready = launches_alone(prepared, self._order)
             self._follow(prepared, changed)
         is_wanted = self._calm >= _CALM and len(self._order) >= _LEAST_LOWERED
         if is_wanted and prepared.lowered is None and can_lower(prepared):
@@ -233,6 +256,7 @@ class Lane:
                 pass
         else:
             await in_slices(making)
+        self._ready = launches_alone(self._prepared, self._order)
 
     def _follow(self, prepared: PreparedGraph, changed: Sequence[int]) -> None:
         """Have the device's graph follow, or drop it where that is most of it."""
@@ -252,6 +276,8 @@ class Lane:
         lowered = prepared.lowered
         if lowered is not None and lowered.is_made:
             lowered.launch(stream, None)
+        elif self._ready is not None:
+            self._backend.submit_launches(self._ready, stream)
         else:
             submit_prepared(prepared, self._order, stream)
 
@@ -316,7 +342,7 @@ class _Call:
                 own = self.wanted[result.name] = self._lane.own(result)
                 self._downloads.append((own, array))
             return array
-        made = DeviceArray.allocate(self._backend, slot.shape, slot.dtype)
+        made = self._lane.result(result)
         if is_written:
             self.wanted[result.name] = made.handle
         else:

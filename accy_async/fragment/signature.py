@@ -27,10 +27,18 @@ class ResultKind(Enum):
 
 @attrs.frozen
 class ArgumentSlot:
-    """A parameter's slot; ``is_written`` where kernels write over the argument."""
+    """A parameter's slot.
+
+    Attributes:
+        slot: the plan's.
+        name: the graph's for it.
+        title: what messages call the argument.
+        is_written: whether kernels write over the argument.
+    """
 
     slot: PlannedSlot
     name: str
+    title: str
     is_written: bool
 
 
@@ -55,8 +63,13 @@ class Signature:
         """The signature of a plan."""
         written = {i for kernel in plan.kernels for i in kernel.output_slot_ids}
         arguments = tuple(
-            ArgumentSlot(plan.slot(i), slot_name(plan.slot(i)), i in written)
-            for i in plan.input_slot_ids
+            ArgumentSlot(
+                slot=plan.slot(i),
+                name=slot_name(plan.slot(i)),
+                title=f"{plan.name}: argument {number}",
+                is_written=i in written,
+            )
+            for number, i in enumerate(plan.input_slot_ids)
         )
         results = []
         seen: set[int] = set()

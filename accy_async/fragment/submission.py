@@ -10,10 +10,11 @@ from accy_async.graph.order import HOST
 
 if TYPE_CHECKING:
     from accy_async.backends.handles import StreamHandle
+    from accy_async.backends.launch import PreparedLaunch
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.prepared import PreparedGraph
 
-__all__ = ["in_order", "submit_prepared"]
+__all__ = ["in_order", "launches_alone", "submit_prepared"]
 
 
 def in_order(plan: LaunchGraphPlan) -> Sequence[int]:
@@ -35,6 +36,15 @@ def in_order(plan: LaunchGraphPlan) -> Sequence[int]:
     return [top.indices[item] for item in top.topological]
 
 
+def launches_alone(
+    prepared: PreparedGraph, order: Sequence[int]
+) -> list[PreparedLaunch] | None:
+    """The nodes' launches in this order; None where some node is no kernel."""
+    launches = [prepared.launches[index] for index in order]
+    ready = [launch for launch in launches if launch is not None]
+    return ready if len(ready) == len(launches) else None
+
+
 def submit_prepared(
     prepared: PreparedGraph, order: Sequence[int], stream: StreamHandle | None
 ) -> None:
@@ -44,9 +54,8 @@ def submit_prepared(
         InvalidArtifact, InvalidBuffer, InvalidStream: something that it uses is not
             alive any more; nothing was submitted, if all nodes are kernels.
     """
-    launches = [prepared.launches[index] for index in order]
-    ready = [launch for launch in launches if launch is not None]
-    if len(ready) == len(launches):
+    ready = launches_alone(prepared, order)
+    if ready is not None:
         prepared.backend.submit_launches(ready, stream)
         return
     for index in order:

@@ -61,6 +61,9 @@ __all__ = [
     "PreparedGraph",
 ]
 
+_PACKED_KEPT = 4
+"""Launches of one node that are kept for buffers that it had before."""
+
 Action = Callable[[StreamHandle | None, "Guard | None"], int]
 """Submits one node to a stream; returns its position there."""
 
@@ -139,6 +142,7 @@ class PreparedGraph:
         self._actions: list[Action | None] = []
         self.unguarded: set[int] = set()
         self._variants: dict[tuple[int, ...], Action | PreparedLaunch] = {}
+        self._packed: dict[int, dict[tuple[int, ...], PreparedLaunch]] = {}
         self._bindings: dict[tuple[str, int, BufferAccess], BufferBinding] = {}
 
     def make_actions(self) -> Iterator[None]:
@@ -188,7 +192,8 @@ class PreparedGraph:
     def rebind(self, bound: Mapping[str, Memory], options: LaunchOptions) -> list[int]:
         """Take other buffers, arrays and scalars; nothing of it may be in use.
 
-        Some 10 us for each node that has others then, and nothing for the rest.
+        Some 10 us for each node that has others then, less for those that it had
+        lately, and nothing for the rest.
 
         Returns:
             The nodes that have others.
@@ -221,8 +226,28 @@ class PreparedGraph:
             )
         ]
         for index in changed:
-            self._renew(index)
+            self._take_up(index)
         return changed
+
+    def _take_up(self, index: int) -> None:
+        """Renew a node; a launch that was packed for these buffers is used again."""
+        node = self.plan.nodes[index]
+        takes_scalars = any(isinstance(s, RuntimeScalar) for s in node.runtime_scalars)
+        if self.launches[index] is None or takes_scalars:
+            self._renew(index)
+            return
+        memories = self.initial_memories
+        # Identities that stay their own: what is packed keeps its buffers' handles.
+        key = tuple([id(memories[slot]) for slot, _ in self.plan.uses[index]])
+        packed = self._packed.setdefault(index, {})
+        found = packed.get(key)
+        if found is not None:
+            self.launches[index] = found
+            return
+        self._renew(index)
+        if len(packed) >= _PACKED_KEPT:
+            del packed[next(iter(packed))]
+        packed[key] = cast("PreparedLaunch", self.launches[index])
 
     def close(self) -> None:
         """Destroy scratch and events; what is in use goes to the reaper."""

@@ -78,6 +78,11 @@ class Ownership(BackendCore):
         """True where the handle can be used and destroyed."""
         return self._table.find(handle) is not None
 
+    def is_idle(self, handle: Handle) -> bool:
+        """True where it is alive, and no stream and no other library uses it now."""
+        resource = self._table.find(handle)
+        return resource is not None and not resource.is_busy
+
     def foreign(self, handle: Handle) -> str:
         """Why a handle is of another backend, naming both; empty if it is not.
 

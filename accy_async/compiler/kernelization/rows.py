@@ -118,7 +118,7 @@ def _layout(
         return RowLayout(small, rows_per_block=small)
     unrolled = 1 if cpu or len(function.operations) > 24 else 4
     if _by_columns(plan, cpu) or (extent <= _SHORT[cpu] and rows >= 64):
-        threads = power_of_two(rows, 16, 256) if cpu else 128
+        threads = power_of_two(rows, 16, 1024) if cpu else 128
         if not cpu and rows < _GPU_THREADS:
             threads = power_of_two(rows, 32, 64)
         layout = RowLayout(threads, lanes=1, unrolled=4 if extent >= 4 else 1)
