@@ -53,6 +53,8 @@ __all__ = [
     "Suspect",
     "TuningStopped",
     "UnsupportedOperation",
+    "WorkerLost",
+    "WorkerRefused",
 ]
 
 
@@ -385,6 +387,32 @@ class TuningStopped(DeviceLost):
         )
         self.candidate = candidate
         self.not_tried = not_tried
+
+
+class WorkerLost(AccyError, RuntimeError):
+    """A worker of a fleet is gone, or its device is: others go on with its work.
+
+    Attributes:
+        worker: its name.
+        culprit: the candidate that took it along, where that is known; else empty.
+    """
+
+    def __init__(self, message: str, *, worker: str = "", culprit: str = "") -> None:
+        self.worker = worker
+        self.culprit = culprit
+        super().__init__(f"worker {worker}: {message}" if worker else message)
+
+
+class WorkerRefused(AccyError, RuntimeError):
+    """A worker of a fleet cannot do what it was asked; the message says why.
+
+    Attributes:
+        worker: its name.
+    """
+
+    def __init__(self, message: str, *, worker: str = "") -> None:
+        self.worker = worker
+        super().__init__(f"worker {worker}: {message}" if worker else message)
 
 
 class GraphError(AccyError, ValueError):

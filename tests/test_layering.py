@@ -108,6 +108,15 @@ ROOMS: tuple[Room, ...] = (
         also="bridges",
     ),
     _room(
+        "fleet",
+        *BASE,
+        "artifact",
+        "backends",
+        "graph",
+        "tuning",
+        "session",
+    ),
+    _room(
         "cli",
         *BASE,
         "observe",
@@ -131,6 +140,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "cyclopts": (f"{PACKAGE}.cli",),
     "llvmlite": (f"{PACKAGE}.compiler.emit",),
     "optuna": (f"{PACKAGE}.tuning.search.strategies",),
+    "ray": (f"{PACKAGE}.fleet.rayworkers",),
     "rich": (f"{PACKAGE}.cli", f"{PACKAGE}.observe"),
     "trio": (f"{PACKAGE}.backends.loops",),
     "vulkan": (f"{PACKAGE}.backends.vulkan",),

@@ -65,10 +65,19 @@ class LaunchTuningCacheKey:
     ) -> LaunchTuningCacheKey:
         """The key of a kernel on a device."""
         identity = capabilities.identity
+        return cls.on(
+            identity.backend, capabilities.fingerprint, identity.driver, kernel
+        )
+
+    @classmethod
+    def on(
+        cls, backend: BackendKind, device: int, driver: str, kernel: PlannedKernel
+    ) -> LaunchTuningCacheKey:
+        """The key of a kernel on a device of which this is known; see the fields."""
         return cls(
-            backend=identity.backend,
-            device=capabilities.fingerprint,
-            driver=identity.driver,
+            backend=backend,
+            device=device,
+            driver=driver,
             format=kernel.artifact.format,
             kernel_fingerprint=fingerprint(
                 (

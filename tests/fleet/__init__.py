@@ -1,0 +1,1 @@
+"""Fleets: lists of candidates that several workers measure."""
