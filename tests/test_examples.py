@@ -42,6 +42,7 @@ SAYS = {
     "keep_object": ["kept accy_add_f32", "loaded LLVM: False"],
     "many_streams": ["task 7: right", "launches=32"],
     "own_kernel": ["relu(2 x + y) for 1000 values: right"],
+    "share_candidates": ["each candidate once: True", "the wrong one is out: True"],
     "scan_pipeline": ["the sum of 100000 values", "'buffers': 0"],
     "share_arrays": [
         "the last of 100000 is 100000",

@@ -9,10 +9,11 @@ accy_async is to be installed on every host. Calls carry bytes of
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import attrs
@@ -25,7 +26,7 @@ from accy_async.errors import (
 )
 from accy_async.fleet.found import FleetDevice
 from accy_async.fleet.places import FleetWorker, WorkerPlace, WorkerSource
-from accy_async.fleet.rayactor import RayActor
+from accy_async.fleet.rayactor import RayActor, machine
 from accy_async.fleet.wire import from_wire
 from accy_async.values import (
     integer,
@@ -39,8 +40,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RayWorkers", "ray_workers"]
 
+_Ray: TypeAlias = Any
+"""What is of Ray, or comes through it: the package says too little of its types."""
+
 _END_S = 10.0
 """How long an actor has to end by itself, beyond the session's grace."""
+
+_LOOK_S = 0.01
+"""Between two looks at whether a process is gone."""
 
 
 @attrs.frozen(kw_only=True)
@@ -135,7 +142,7 @@ def ray_workers(
     )
 
 
-def import_ray() -> Any:  # noqa: ANN401 - it comes without types that say anything
+def import_ray() -> _Ray:
     """The package.
 
     Raises:
@@ -184,7 +191,7 @@ def check_satisfiable(
 class RayPlace(WorkerPlace):
     """One worker of a cluster."""
 
-    def __init__(self, ray: Any, how: RayWorkers, number: int) -> None:  # noqa: ANN401
+    def __init__(self, ray: _Ray, how: RayWorkers, number: int) -> None:
         self.name = f"ray:{number}"
         self._ray = ray
         self._how = how
@@ -205,45 +212,70 @@ class RayPlace(WorkerPlace):
         )(RayActor)
         actor = kind.remote()
         session = actor.run.remote(how.device, how.grace)  # ends with its session
+        process: tuple[str, int] | None = None
+        device: FleetDevice | None = None
         try:
-            device = await self._device(actor)
-            yield _RayWorker(ray, self.name, actor, device)
+            with anyio.move_on_after(how.open_timeout_s):
+                process = await answer_of(ray, actor.process.remote(), self.name)
+                answer = await answer_of(ray, actor.device.remote(), self.name)
+                device = from_wire(answer, FleetDevice)
+            if device is None:
+                wants = [f"{much:g} {name}" for name, much in how.wants.items()]
+                raise RuntimeUnavailable(
+                    f"worker {self.name}: not open after {how.open_timeout_s:g} s; it "
+                    f"waits for {', '.join(wants) or 'a process'} of the cluster"
+                )
+            yield _RayWorker(ray, self.name, actor, device, how.grace + _END_S)
         finally:
             with anyio.CancelScope(shield=True):
-                await self._end(actor, session)
+                await self._end(actor, session, process)
 
-    async def _device(self, actor: Any) -> FleetDevice:  # noqa: ANN401
-        """What the actor says of its device, once it has one."""
-        with anyio.move_on_after(self._how.open_timeout_s):
-            answer = await answer_of(self._ray, actor.device.remote(), self.name)
-            return from_wire(answer, FleetDevice)
-        wanted = ", ".join(f"{much:g} {name}" for name, much in self._how.wants.items())
-        raise RuntimeUnavailable(
-            f"worker {self.name}: not open after {self._how.open_timeout_s:g} s; it "
-            f"waits for {wanted or 'a process'} of the cluster"
-        )
-
-    async def _end(self, actor: Any, session: Any) -> None:  # noqa: ANN401
+    async def _end(
+        self,
+        actor: _Ray,
+        session: _Ray,
+        process: tuple[str, int] | None,
+    ) -> None:
         """Have the session left, then the process, whatever becomes of the first."""
         ray = self._ray
         with contextlib.suppress(WorkerLost):
-            with anyio.move_on_after(self._how.grace + _END_S):
-                await answer_of(ray, actor.end.remote(), self.name)
-                await answer_of(ray, session, self.name)
+            if process is not None:
+                with anyio.move_on_after(self._how.grace + _END_S):
+                    await answer_of(ray, actor.end.remote(), self.name)
+                    await answer_of(ray, session, self.name)
         ray.kill(actor, no_restart=True)
-        with contextlib.suppress(WorkerLost), anyio.move_on_after(_END_S):
-            while True:  # until it is known to be gone
-                await answer_of(ray, actor.is_there.remote(), self.name)
+        with anyio.move_on_after(_END_S):
+            await self._gone(actor, process)
+
+    async def _gone(self, actor: _Ray, process: tuple[str, int] | None) -> None:
+        """Return when the actor is known to be gone; on this machine, its process."""
+        with contextlib.suppress(WorkerLost):
+            while process is not None:
+                await answer_of(self._ray, actor.process.remote(), self.name)
+        if process is None or process[0] != machine():
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            while True:
+                os.kill(process[1], 0)  # which asks only
+                await anyio.sleep(_LOOK_S)
 
 
 class _RayWorker(FleetWorker):
     """An actor, as the fleet asks it."""
 
-    def __init__(self, ray: Any, name: str, actor: Any, device: FleetDevice) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        ray: _Ray,
+        name: str,
+        actor: _Ray,
+        device: FleetDevice,
+        patience_s: float,
+    ) -> None:
         self._ray = ray
         self._name = name
         self._actor = actor
         self._device = device
+        self._patience_s = patience_s
 
     @property
     def device(self) -> FleetDevice:
@@ -256,19 +288,22 @@ class _RayWorker(FleetWorker):
     async def measure(self, request: bytes) -> bytes:
         return await self._asked(self._actor.measure.remote(request))
 
-    async def _asked(self, reference: Any) -> bytes:  # noqa: ANN401
+    async def _asked(self, reference: _Ray) -> bytes:
         try:
             answer: bytes = await answer_of(self._ray, reference, self._name)
         except anyio.get_cancelled_exc_class():
             # Over there it is an ordinary cancellation: it ends within the grace.
             self._ray.cancel(reference)
-            with anyio.CancelScope(shield=True), contextlib.suppress(WorkerLost):
-                await answer_of(self._ray, reference, self._name)
+            with anyio.move_on_after(self._patience_s, shield=True) as waiting:
+                with contextlib.suppress(WorkerLost):
+                    await answer_of(self._ray, reference, self._name)
+            if waiting.cancelled_caught:  # it does not listen
+                self._ray.kill(self._actor, no_restart=True)
             raise
         return answer
 
 
-async def answer_of(ray: Any, reference: Any, worker: str) -> Any:  # noqa: ANN401
+async def answer_of(ray: _Ray, reference: _Ray, worker: str) -> _Ray:
     """Await what a call of an actor answers, on any loop.
 
     Raises:
@@ -295,7 +330,7 @@ class _Connection:
     what Linux is asked for (``PR_SET_PDEATHSIG``, prctl(2)).
     """
 
-    def __init__(self, ray: Any, address: str | None) -> None:  # noqa: ANN401
+    def __init__(self, ray: _Ray, address: str | None) -> None:
         self._ray = ray
         self._address = address
         self._error: Exception | None = None
@@ -343,5 +378,5 @@ class _Connection:
             self._closed.set()
 
 
-async def _on_thread(work: Any, name: str) -> Any:  # noqa: ANN401
+async def _on_thread(work: Callable[[], _Ray], name: str) -> _Ray:
     return await run_abandonable(work, lambda _: None, name=name)

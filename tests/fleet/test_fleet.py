@@ -37,7 +37,7 @@ from accy_async.tuning import (
     Standing,
 )
 from tests.fleet.kit import FakePlace, device, found, work_of
-from tests.tuning.devices import ScriptedDevice, noisy, number_of
+from tests.tuning.devices import Durations, ScriptedDevice, noisy, number_of
 from tests.tuning.samples import kernel
 
 pytestmark = pytest.mark.anyio
@@ -307,18 +307,24 @@ async def test_sessions_of_this_process_need_nothing_else() -> None:
 
 
 async def test_device_that_is_lost_in_a_session_is_a_lost_worker() -> None:
-    def takes_it_along(request: LaunchRequest) -> float:
-        if number_of(request) == 1 and not first.loss:
-            first.lose_device()
-        return 500.0
+    backends: list[ScriptedDevice] = []
+    lost: list[str] = []
 
-    first = ScriptedDevice(takes_it_along, index=0)
-    second = ScriptedDevice(lambda _: 500.0, index=1)
+    def durations(index: int) -> Durations:
+        def duration(request: LaunchRequest) -> float:
+            if number_of(request) == 1 and not lost:
+                lost.append(f"cuda:{index}")
+                backends[index].lose_device()
+            return 500.0
+
+        return duration
+
+    backends += [ScriptedDevice(durations(index), index=index) for index in range(2)]
     work = kernel_work(kernel(), [FleetBuffer.random(DType.F32, 8)] * 3, options=FAST)
-    async with open_fleet([first, second], restarts=0) as fleet:
+    async with open_fleet(backends, restarts=0) as fleet:
         outcome = await fleet.measure(work)
-        assert "cuda:0" not in fleet.workers
-    assert len(outcome.lost) == 1
+        assert set(fleet.workers) == {"cuda:0", "cuda:1"} - set(lost)
+    assert [name for name, _ in outcome.lost] == lost
     (kind,) = outcome.kinds
     assert sorted(one.name for one in kind.measurements) == ["0", "1", "2"]
     assert kind.baseline == "0"
