@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["JOURNAL_MASK", "Journal", "Label"]
+__all__ = ["JOURNAL_MASK", "Journal", "Label", "Work"]
 
 JOURNAL_MASK = 1023
 """A CUDA stream's queue is 1024 deep: what has not begun yet is in the journal."""

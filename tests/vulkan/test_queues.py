@@ -34,9 +34,9 @@ def several_queues(monkeypatch: pytest.MonkeyPatch) -> None:
         create(device)
         device.family = attrs.evolve(device.family, count=QUEUES)
 
-    def same_queue(device: NativeDevice, index: int) -> Any:
+    def same_queue(device: NativeDevice, family: int, index: int) -> Any:
         assert index < QUEUES
-        return queue(device, 0)
+        return queue(device, family, 0)
 
     monkeypatch.setattr(NativeDevice, "_create", create_and_pretend)
     monkeypatch.setattr(NativeDevice, "queue", same_queue)

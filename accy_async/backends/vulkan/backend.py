@@ -11,8 +11,10 @@ from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
 from accy_async.backends.timeline import Timeline
+from accy_async.backends.vulkan.barriers import Synchronization
 from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
 from accy_async.backends.vulkan.device import VulkanDevice
+from accy_async.backends.vulkan.graphs import VulkanGraph, VulkanGraphs
 from accy_async.backends.vulkan.hub import Hub, wait_for
 from accy_async.backends.vulkan.kernels import VulkanKernel, load_kernel
 from accy_async.backends.vulkan.launching import Launch, VulkanLaunch
@@ -27,10 +29,10 @@ from accy_async.backends.vulkan.operations import (
     WaitFor,
 )
 from accy_async.backends.vulkan.queue import VulkanQueue
+from accy_async.backends.vulkan.regions import Pattern
 from accy_async.backends.vulkan.results import VkResult
 from accy_async.backends.vulkan.status import StatusWords
 from accy_async.backends.vulkan.streams import VulkanStream
-from accy_async.backends.vulkan.submitting import VulkanSubmitting
 from accy_async.errors import InvalidArtifact
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
     from accy_async.backends.resources import Resource
+    from accy_async.backends.vulkan.families import QueueFamily
 
 __all__ = ["VulkanBackend"]
 
@@ -47,7 +50,7 @@ _LEAVING_S = 2.0
 """How long an interpreter that exits waits for what is still at work."""
 
 
-class VulkanBackend(VulkanSubmitting):
+class VulkanBackend(VulkanGraphs):
     """One Vulkan device.
 
     Args:
@@ -96,9 +99,13 @@ class VulkanBackend(VulkanSubmitting):
                 self._allocator, self._device.limits.storage_alignment
             )
             family = self._device.family
-            self._queues = [VulkanQueue(self._device, i) for i in range(family.count)]
             name = f"accy_async vulkan {self._device.chosen.index}"
             self._hub = Hub(self._device, self, name)
+            self._synchronization = Synchronization(self._device.vulkan, family)
+            self._computing = [self._queue(family, i) for i in range(family.count)]
+            copying = self._device.copying
+            self._copying = None if copying is None else self._queue(copying, 0)
+            self._queues = [*self._computing, *filter(None, [self._copying])]
             super().__init__(BackendKind.VULKAN, grace_s=grace_s)
             self._clock = TickClock(
                 self._device,
@@ -111,6 +118,9 @@ class VulkanBackend(VulkanSubmitting):
             self._device.destroy()
             raise
         weakref.finalize(self, _leave, self._device, self._hub, self._queues)
+
+    def _queue(self, family: QueueFamily, index: int) -> VulkanQueue:
+        return VulkanQueue(self._device, family, index, self._hub.expect)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -249,9 +259,8 @@ class VulkanBackend(VulkanSubmitting):
     ) -> None:
         target = cast("VulkanMemory", buffer.payload)
         with self._at(stream, position):
-            operation = Fill(
-                position, guard, self._allocator, target, pattern, byte_size
-            )
+            repeated = Pattern(pattern, byte_size)
+            operation = Fill(position, guard, self._allocator, target, repeated)
         self._submit(stream, operation)
 
     def _prepare(
@@ -283,8 +292,8 @@ class VulkanBackend(VulkanSubmitting):
 
     def _open_stream(self, priority: int, name: str) -> StreamState:
         del priority  # there is one
-        queue = min(self._queues, key=lambda one: one.streams)
-        return VulkanStream(Timeline(name), queue)
+        queue = min(self._computing, key=lambda one: one.streams)
+        return VulkanStream(Timeline(name), queue, self._copying)
 
     def _open_event(self, *, has_timing: bool) -> EventState:
         return VulkanEvent(has_timing=has_timing, source=self._clock.source)
@@ -319,6 +328,8 @@ class VulkanBackend(VulkanSubmitting):
             self._allocator.give_back(cast("VulkanMemory", resource.payload))
         elif resource.kind is ObjectKind.ARTIFACT:
             cast("VulkanKernel", resource.payload).close()
+        elif resource.kind is ObjectKind.GRAPH:
+            self._close_graph(cast("VulkanGraph", resource.payload))
         elif resource.kind is ObjectKind.STREAM:
             cast("VulkanStream", resource.payload).queue.streams -= 1
 

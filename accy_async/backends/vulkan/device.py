@@ -6,22 +6,22 @@ import os
 import threading
 from typing import Any
 
-import attrs
-
 from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.artifact.native.host import core_count
 from accy_async.artifact.requirements import DeviceFeatures, SubgroupFeatures
 from accy_async.backends.capabilities import Capabilities, DeviceIdentity
 from accy_async.backends.vulkan.binding import Vulkan, load_vulkan
 from accy_async.backends.vulkan.choice import DeviceType, FoundDevice, choose_device
+from accy_async.backends.vulkan.families import (
+    FoundFamily,
+    QueueFamily,
+    choose_families,
+)
 from accy_async.backends.vulkan.instance import LEAST_VERSION, VulkanInstance
 from accy_async.backends.vulkan.limits import VulkanLimits
 from accy_async.dtypes import DType
 
-__all__ = ["QueueFamily", "VulkanDevice"]
-
-_MOST_QUEUES = 8
-"""More than a device has engines that work at the same time."""
+__all__ = ["VulkanDevice"]
 
 _VENDORS = {
     0x1002: "AMD",
@@ -57,18 +57,6 @@ _SUBGROUP = (
 """The bits of VkSubgroupFeatureFlagBits, from the lowest."""
 
 
-@attrs.frozen
-class QueueFamily:
-    """The queues that are used: of which family, how many, and how they tell time.
-
-    ``timestamp_bits`` says how many bits of a time stamp are valid, 0 for none.
-    """
-
-    index: int
-    count: int
-    timestamp_bits: int
-
-
 class VulkanDevice:
     """A device with all that it can do enabled, and a registry of what is made of it.
 
@@ -87,6 +75,7 @@ class VulkanDevice:
         native: the driver's handle.
         limits, capabilities: what it can do.
         family: its queues.
+        copying: the queue for copies alone, where it has one.
         tick_ns: the length of a tick of its time stamps.
     """
 
@@ -116,7 +105,7 @@ class VulkanDevice:
         self.chosen = choose_device(found, wanted, hardware_only=hardware_only)
         self.physical = physicals[self.chosen.index]
         self._read()
-        self.family = self._family()
+        self.family, self.copying = self._families()
         self._create()
         self.capabilities = self._capabilities()
 
@@ -265,48 +254,71 @@ class VulkanDevice:
             features=frozenset(names),
         )
 
-    def _family(self) -> QueueFamily:
-        """The family for kernels: one that does not draw, where there is one."""
-        vulkan, lib = self.vulkan, self.vulkan.lib
-        families = vulkan.list(
+    def _families(self) -> tuple[QueueFamily, QueueFamily | None]:
+        vulkan = self.vulkan
+        found = vulkan.list(
             "vkGetPhysicalDeviceQueueFamilyProperties",
             "VkQueueFamilyProperties",
             self.physical,
         )
-        computing = [
-            (bool(found.queueFlags & lib.VK_QUEUE_GRAPHICS_BIT), index)
-            for index, found in enumerate(families)
-            if found.queueFlags & lib.VK_QUEUE_COMPUTE_BIT
-        ]
-        _, index = min(computing)
-        found = families[index]
-        return QueueFamily(
-            index, min(found.queueCount, _MOST_QUEUES), found.timestampValidBits
+        return choose_families(
+            [
+                FoundFamily(one.queueFlags, one.queueCount, one.timestampValidBits)
+                for one in found
+            ]
         )
 
     def _create(self) -> None:
         vulkan = self.vulkan
-        queues = vulkan.struct(
-            "VkDeviceQueueCreateInfo",
-            queueFamilyIndex=self.family.index,
-            queueCount=self.family.count,
-            pQueuePriorities=vulkan.array("float", [1.0] * self.family.count),
-        )
+        families = [self.family, *([self.copying] if self.copying else [])]
+        queues = [
+            vulkan.struct(
+                "VkDeviceQueueCreateInfo",
+                queueFamilyIndex=family.index,
+                queueCount=family.count,
+                pQueuePriorities=vulkan.array("float", [1.0] * family.count),
+            )
+            for family in families
+        ]
         info = vulkan.struct(
             "VkDeviceCreateInfo",
             pNext=self._features,
-            queueCreateInfoCount=1,
-            pQueueCreateInfos=queues,
+            queueCreateInfoCount=len(queues),
+            pQueueCreateInfos=vulkan.array("VkDeviceQueueCreateInfo", queues),
         )
         self.native = vulkan.get(
             "vkCreateDevice", "VkDevice", self.physical, info, vulkan.null
         )
 
-    def queue(self, index: int) -> Any:  # noqa: ANN401
+    def queue(self, family: int, index: int) -> Any:  # noqa: ANN401
         """The driver's handle of a queue."""
         out = self.vulkan.ffi.new("VkQueue*")
-        self.vulkan.lib.vkGetDeviceQueue(self.native, self.family.index, index, out)
+        self.vulkan.lib.vkGetDeviceQueue(self.native, family, index, out)
         return out[0]
+
+    @property
+    def queue_count(self) -> int:
+        """How many queues are used."""
+        return self.family.count + (self.copying is not None)
+
+    @property
+    def sharing(self) -> dict[str, object]:
+        """How buffers are shared between the families, as they are made with it.
+
+        By both at once where there are two: for buffers that costs nothing on the
+        hardware that has two, and handing each over from one to the other does.
+        """
+        lib = self.vulkan.lib
+        if self.copying is None:
+            return {"sharingMode": lib.VK_SHARING_MODE_EXCLUSIVE}
+        families = sorted({self.family.index, self.copying.index})
+        if len(families) == 1:
+            return {"sharingMode": lib.VK_SHARING_MODE_EXCLUSIVE}
+        return {
+            "sharingMode": lib.VK_SHARING_MODE_CONCURRENT,
+            "queueFamilyIndexCount": len(families),
+            "pQueueFamilyIndices": self.vulkan.array("uint32_t", families),
+        }
 
     def _capabilities(self) -> Capabilities:
         vulkan, found, limits = self.vulkan, self._properties.properties, self.limits
@@ -351,6 +363,7 @@ class VulkanDevice:
             max_shared_memory_bytes=limits.max_shared_bytes,
             max_push_constant_bytes=limits.max_push_bytes,
             max_streams=16,
+            device_graphs=True,
             timing_resolution_ns=self.tick_ns if has_clock else 1.0,
         )
 

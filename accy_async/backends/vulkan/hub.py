@@ -149,7 +149,7 @@ class Hub:
                 self._is_rung = False
                 return None
             self._watched = frozenset(queue for queue, _ in waits)
-            if self._device.family.count > 1:
+            if self._device.queue_count > 1:
                 pairs.append((self._bell, self._rings + 1))
         result = wait_for(self._device, pairs, _PATIENCE_NS)
         with self._cond:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.status import StatusWords
     from accy_async.backends.vulkan.streams import VulkanStream
 
-__all__ = ["Launch", "VulkanLaunch"]
+__all__ = ["Launch", "VulkanLaunch", "assertion_error"]
 
 _COMPUTE = 1
 """VK_PIPELINE_BIND_POINT_COMPUTE."""
@@ -134,9 +134,8 @@ class Launch(Operation):
         return not self._launch.kernel.can_fail or self._words.has_room
 
     def hand_over(self, stream: VulkanStream) -> None:
-        queue, launch = stream.queue, self._launch
+        queue, launch = stream.turn_to(stream.queue), self._launch
         vulkan = queue.device.vulkan
-        stream.journal.note(self.position, self.label)
         commands = queue.commands(launch.reads, launch.writes)
         word = vulkan.null
         if launch.kernel.can_fail:
@@ -155,14 +154,19 @@ class Launch(Operation):
         self._words.give_back(self._offset)
         if not status or not has_run:
             return None
-        return DeviceError(
-            f"assertion {status} failed",
-            code=status,
-            call=self.call,
-            node=self.label.node,
-            kernel=self.label.kernel,
-            stream=self._stream_id,
-        )
+        return assertion_error(status, self.label, self._stream_id)
+
+
+def assertion_error(status: int, label: Label, stream: int | None) -> DeviceError:
+    """The error of a launch whose assertion has left a code."""
+    return DeviceError(
+        f"assertion {status} failed",
+        code=status,
+        call="launch",
+        node=label.node,
+        kernel=label.kernel,
+        stream=stream,
+    )
 
 
 def _check(kernel: VulkanKernel, request: LaunchRequest) -> None:

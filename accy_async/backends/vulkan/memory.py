@@ -203,7 +203,9 @@ class Allocator:
     def _allocate(self, kind: MemoryKind, size: int) -> Block:
         device, vulkan = self._device, self._device.vulkan
         ffi = vulkan.ffi
-        info = vulkan.struct("VkBufferCreateInfo", size=size, usage=self._usage)
+        info = vulkan.struct(
+            "VkBufferCreateInfo", size=size, usage=self._usage, **device.sharing
+        )
         buffer = device.make("Buffer", info)
         try:
             needs = ffi.new("VkMemoryRequirements*")

@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from accy_async.backends.vulkan.memory import MemoryKind
+from accy_async.backends.vulkan.regions import Pattern, copy_region, fill_region
 from accy_async.backends.vulkan.streams import Operation
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
     from accy_async.backends.vulkan.memory import Allocator, VulkanMemory
-    from accy_async.backends.vulkan.queue import Batch, VulkanQueue
+    from accy_async.backends.vulkan.queue import Batch
     from accy_async.backends.vulkan.streams import VulkanStream
     from accy_async.errors import DeviceError
 
@@ -27,9 +28,6 @@ __all__ = [
     "Upload",
     "WaitFor",
 ]
-
-_PATTERN_BYTES = 64 << 10
-"""How much of a long pattern is staged, to be copied over and over."""
 
 
 class Upload(Operation):
@@ -57,15 +55,11 @@ class Upload(Operation):
 
     def hand_over(self, stream: VulkanStream) -> None:
         staged, target = self._staged, self._target
-        commands = stream.queue.commands((), (target,))
-        copy_region(
-            stream.queue,
-            commands,
-            (staged, 0),
-            (target, self._offset),
-            staged.byte_size,
-        )
-        stream.queue.end(stream, self.position, self._finish)
+        queue = stream.turn_to(stream.queue_for_copy(staged.byte_size))
+        commands = queue.commands((), (target,))
+        ends = (staged, 0), (target, self._offset)
+        copy_region(queue.device.vulkan, commands, *ends, staged.byte_size)
+        queue.end(stream, self.position, self._finish)
 
     def release(self) -> None:
         self._allocator.give_back(self._staged)
@@ -99,11 +93,11 @@ class Download(Operation):
         self._staged = allocator.take(MemoryKind.DOWNLOAD, out.byte_size)
 
     def hand_over(self, stream: VulkanStream) -> None:
-        queue, staged = stream.queue, self._staged
+        staged = self._staged
+        queue = stream.turn_to(stream.queue_for_copy(staged.byte_size))
         commands = queue.commands((self._source,), (staged,))
-        copy_region(
-            queue, commands, (self._source, self._offset), (staged, 0), staged.byte_size
-        )
+        ends = (self._source, self._offset), (staged, 0)
+        copy_region(queue.device.vulkan, commands, *ends, staged.byte_size)
         queue.batch().writes_host = True
         queue.end(stream, self.position, self._finish)
 
@@ -139,20 +133,17 @@ class Copy(Operation):
         self._byte_size = byte_size
 
     def hand_over(self, stream: VulkanStream) -> None:
-        commands = stream.queue.commands((self._source,), (self._target,))
+        queue = stream.turn_to(stream.queue)
+        commands = queue.commands((self._source,), (self._target,))
         ends = (self._source, 0), (self._target, 0)
-        copy_region(stream.queue, commands, *ends, self._byte_size)
-        stream.queue.end(stream, self.position)
+        copy_region(queue.device.vulkan, commands, *ends, self._byte_size)
+        queue.end(stream, self.position)
 
 
 class Fill(Operation):
-    """A pattern written over a buffer's first bytes.
+    """A pattern written over a buffer's first bytes."""
 
-    vkCmdFillBuffer writes whole words of 32 bits; what it cannot do is copied from
-    staging memory that has the pattern.
-    """
-
-    __slots__ = ("_allocator", "_byte_size", "_staged", "_target", "_word", "_words")
+    __slots__ = ("_allocator", "_pattern", "_staged", "_target")
     call = "fill_buffer"
 
     def __init__(
@@ -161,49 +152,25 @@ class Fill(Operation):
         guard: Guard | None,
         allocator: Allocator,
         target: VulkanMemory,
-        pattern: bytes,
-        byte_size: int,
+        pattern: Pattern,
     ) -> None:
         self.position = position
         self.guard = guard
         self._allocator = allocator
         self._target = target
-        self._byte_size = byte_size
-        repeated = pattern * (8 // len(pattern))
-        is_word = repeated[:4] == repeated[4:]
-        self._word = int.from_bytes(repeated[:4], "little")
-        self._words = byte_size - byte_size % 4 if is_word else 0
-        left = byte_size - self._words
+        self._pattern = pattern
         self._staged: VulkanMemory | None = None
-        if left:
-            staged = allocator.take(MemoryKind.UPLOAD, min(left, _PATTERN_BYTES))
-            text = repeated * (-(-staged.byte_size // 8))
-            ctypes.memmove(staged.address, text, staged.byte_size)
-            self._staged = staged
+        if pattern.staged_bytes:
+            self._staged = allocator.take(MemoryKind.UPLOAD, pattern.staged_bytes)
+            pattern.stage(self._staged)
 
     def hand_over(self, stream: VulkanStream) -> None:
-        queue, target, words = stream.queue, self._target, self._words
+        queue, target = stream.turn_to(stream.queue), self._target
         commands = queue.commands((), (target,))
-        block = target.block
-        if words:
-            queue.device.vulkan.lib.vkCmdFillBuffer(
-                commands, block.buffer, target.offset, words, self._word
-            )
-        staged = self._staged
-        if staged is not None:
-            vulkan = queue.device.vulkan
-            step = staged.byte_size
-            regions = vulkan.ffi.new(
-                "VkBufferCopy[]",
-                [
-                    (staged.offset, target.offset + at, min(step, self._byte_size - at))
-                    for at in range(words, self._byte_size, step)
-                ],
-            )
-            vulkan.lib.vkCmdCopyBuffer(
-                commands, staged.block.buffer, block.buffer, len(regions), regions
-            )
-        queue.end(stream, self.position, None if staged is None else self._finish)
+        vulkan = queue.device.vulkan
+        fill_region(vulkan, commands, target, self._pattern, self._staged)
+        finisher = None if self._staged is None else self._finish
+        queue.end(stream, self.position, finisher)
 
     def release(self) -> None:
         if self._staged is not None:
@@ -241,7 +208,8 @@ class Mark(Operation):
             stream.end_with(self.position)
             self.batch = stream.batch
             return
-        queue, clock, event = stream.queue, self._clock, self._event
+        queue = stream.turn_to(stream.queue)
+        clock, event = self._clock, self._event
         commands = queue.commands()
         mark = event.mark
         read = clock.stamp(queue, commands)
@@ -293,13 +261,7 @@ class WaitFor(Operation):
             consequence.is_consequence = True
             consequence.__cause__ = cause
             stream.timeline.fail(self.position, consequence)
-        batch, queue = self._mark.batch, stream.queue
-        awaited = self._stream.queue
-        if batch is None or batch.is_finished or awaited is queue:
-            stream.end_with(self.position, batch)
-            return
-        queue.wait_for(awaited, batch.number)
-        queue.end(stream, self.position)
+        stream.end_with(self.position, self._mark.batch)
 
 
 class HostGate(Operation):
@@ -320,23 +282,3 @@ class HostGate(Operation):
 
     def hand_over(self, stream: VulkanStream) -> None:
         stream.end_with(self.position)
-
-
-def copy_region(
-    queue: VulkanQueue,
-    commands: object,
-    source: tuple[VulkanMemory, int],
-    target: tuple[VulkanMemory, int],
-    byte_size: int,
-) -> None:
-    """Record a copy of bytes between two places, each memory and an offset in it."""
-    if not byte_size:
-        return
-    vulkan = queue.device.vulkan
-    (read, from_), (written, to) = source, target
-    region = vulkan.ffi.new(
-        "VkBufferCopy*", (read.offset + from_, written.offset + to, byte_size)
-    )
-    vulkan.lib.vkCmdCopyBuffer(
-        commands, read.block.buffer, written.block.buffer, 1, region
-    )

@@ -1,10 +1,10 @@
 """One queue of a device: commands recorded into batches, batches counted.
 
-A *batch* is a command buffer and what is to be done on the host once it has run. A
-queue has at most one open; `VulkanQueue.flush` submits it. The queue's semaphore, a
-timeline, counts the batches that have run: it is all that anybody waits for, the host
-and other queues alike. So a stream needs no semaphore of its own, and as many streams
-as there are share the queues there are.
+A *batch* is one or more command buffers and what is to be done on the host once they
+have run. A queue has at most one open; `VulkanQueue.flush` submits it. The queue's
+semaphore, a timeline, counts the batches that have run: it is all that anybody waits
+for, the host and other queues alike. So a stream needs no semaphore of its own, and as
+many streams as there are share the queues there are.
 
 A queue is used by one thread at a time: everything here is called under the
 submission lock.
@@ -13,14 +13,16 @@ submission lock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from accy_async.backends.vulkan.barriers import Synchronization
 from accy_async.backends.vulkan.hazards import Hazards
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.vulkan.device import VulkanDevice
+    from accy_async.backends.vulkan.families import QueueFamily
     from accy_async.backends.vulkan.memory import VulkanMemory
     from accy_async.backends.vulkan.streams import VulkanStream
     from accy_async.errors import DeviceError
@@ -48,30 +50,39 @@ _MOST_COMMANDS = 512
 
 
 class Batch:
-    """A command buffer's worth of operations.
+    """Operations that are submitted together.
 
     Attributes:
+        queue: where.
         number: the queue's semaphore has it once the batch has run.
-        commands: the command buffer; None before the first command.
+        commands: the command buffer that is being recorded; None for none.
+        buffers: the command buffers before it, in order.
+        own: those of all that are to be used again.
         ended: the operations in it, in order.
         kept: what has to live until then.
         is_finished: True once all that has happened.
     """
 
     __slots__ = (
+        "buffers",
         "commands",
         "count",
         "ended",
         "is_finished",
         "kept",
         "number",
+        "own",
+        "queue",
         "waits",
         "writes_host",
     )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, queue: VulkanQueue, number: int) -> None:
+        self.queue = queue
         self.number = number
         self.commands: Any = None
+        self.buffers: list[Any] = []
+        self.own: list[Any] = []
         self.count = 0
         self.ended: list[Ended] = []
         self.kept: list[object] = []
@@ -85,9 +96,12 @@ class VulkanQueue:
 
     Args:
         device: the device.
-        index: the queue's number within its family.
+        family: the queue's family.
+        index: its number within the family.
+        expect: told of each submission.
 
     Attributes:
+        synchronization: the barriers that its family takes.
         semaphore: counts the batches that have run.
         submitted: the number of the last batch that was submitted.
         flying: the batches that were submitted and are not finished, oldest first.
@@ -98,10 +112,22 @@ class VulkanQueue:
             show that their absence is noticed.
     """
 
-    def __init__(self, device: VulkanDevice, index: int) -> None:
+    _info: Any
+    _numbers: Any
+    _commands: Any
+
+    def __init__(
+        self,
+        device: VulkanDevice,
+        family: QueueFamily,
+        index: int,
+        expect: Callable[[VulkanQueue], None],
+    ) -> None:
         self.device = device
         self.index = index
-        self.native = device.queue(index)
+        self.native = device.queue(family.index, index)
+        self.synchronization = Synchronization(device.vulkan, family)
+        self._expect = expect
         self.submitted = 0
         self.streams = 0
         self.dropped_barriers = 0
@@ -123,26 +149,12 @@ class VulkanQueue:
             vulkan.struct(
                 "VkCommandPoolCreateInfo",
                 flags=lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                queueFamilyIndex=device.family.index,
+                queueFamilyIndex=family.index,
             ),
         )
         self._begin = vulkan.struct(
             "VkCommandBufferBeginInfo",
             flags=lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
-        )
-        work = lib.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
-        work |= lib.VK_PIPELINE_STAGE_TRANSFER_BIT
-        self._work = work
-        written = lib.VK_ACCESS_SHADER_WRITE_BIT | lib.VK_ACCESS_TRANSFER_WRITE_BIT
-        touched = written | lib.VK_ACCESS_SHADER_READ_BIT
-        touched |= lib.VK_ACCESS_TRANSFER_READ_BIT
-        self._apart = vulkan.struct(
-            "VkMemoryBarrier", srcAccessMask=written, dstAccessMask=touched
-        )
-        self._to_host = vulkan.struct(
-            "VkMemoryBarrier",
-            srcAccessMask=written,
-            dstAccessMask=lib.VK_ACCESS_HOST_READ_BIT,
         )
 
     # Recording
@@ -151,7 +163,7 @@ class VulkanQueue:
         """The open batch."""
         batch = self._open
         if batch is None:
-            batch = self._open = Batch(self.submitted + 1)
+            batch = self._open = Batch(self, self.submitted + 1)
         return batch
 
     def newest(self) -> Batch | None:
@@ -182,7 +194,39 @@ class VulkanQueue:
         if self.dropped_barriers:
             self.dropped_barriers -= 1
             return
-        self._barrier(commands, self._work, self._apart)
+        self.synchronization.hold_apart(commands)
+
+    def replay(
+        self,
+        buffers: Sequence[Any],
+        reads: Iterable[VulkanMemory],
+        writes: Iterable[VulkanMemory],
+        count: int,
+    ) -> None:
+        """Put command buffers into the open batch that were recorded beforehand.
+
+        The first one begins with a barrier against all that comes before it.
+
+        Args:
+            buffers: the driver's handles.
+            reads: what their commands read.
+            writes: what they write, or both.
+            count: how many operations they are.
+
+        Raises:
+            AccyError: the driver refuses what was recorded before them.
+        """
+        batch = self.batch()
+        try:
+            self._close(batch)
+        except BaseException:
+            self._refuse(batch)
+            raise
+        before = self.hazards.serial
+        self.hazards.meet(reads, writes, batch.number)
+        self.hazards.ordered = before
+        batch.buffers += buffers
+        batch.count += count
 
     def end(
         self,
@@ -221,17 +265,23 @@ class VulkanQueue:
         batch = self._open
         if batch is None:
             return
-        self._open = None
         try:
             self._submit(batch)
         except BaseException:
-            # Its number comes again; what it was to wait for is asked for anew.
-            self._seen.clear()
-            batch.is_finished = True
-            self.refused.append(batch)
+            self._refuse(batch)
             raise
+        self._open = None
         self.submitted = batch.number
         self.flying.append(batch)
+        self._expect(self)
+
+    def _refuse(self, batch: Batch) -> None:
+        """Take the open batch for refused; the backend ends its operations."""
+        self._open = None
+        # Its number comes again; what it was to wait for is asked for anew.
+        self._seen.clear()
+        batch.is_finished = True
+        self.refused.append(batch)
 
     @property
     def is_full(self) -> bool:
@@ -257,9 +307,8 @@ class VulkanQueue:
         """Take the oldest batch off, which has run and been finished."""
         batch = self.flying.popleft()
         batch.is_finished = True
-        if batch.commands is not None:
-            self._idle.append(batch.commands)
-            batch.commands = None
+        self._idle += batch.own
+        batch.own = []
         return batch
 
     def drop(self) -> None:
@@ -285,29 +334,32 @@ class VulkanQueue:
             commands = vulkan.get(
                 "vkAllocateCommandBuffers", "VkCommandBuffer", device.native, info
             )
+        self.batch().own.append(commands)
         vulkan.call("vkBeginCommandBuffer", commands, self._begin)
         return commands
 
-    def _barrier(self, commands: Any, to: int, barrier: Any) -> None:  # noqa: ANN401
-        vulkan = self.device.vulkan
-        null = vulkan.null
-        vulkan.lib.vkCmdPipelineBarrier(
-            commands, self._work, to, 0, 1, barrier, 0, null, 0, null
-        )
+    def _close(self, batch: Batch) -> None:
+        """End the command buffer that is being recorded, if there is one."""
+        commands, batch.commands = batch.commands, None
+        if commands is None:
+            return
+        if batch.writes_host:
+            self.synchronization.show_host(commands)
+            batch.writes_host = False
+        self.device.vulkan.call("vkEndCommandBuffer", commands)
+        batch.buffers.append(commands)
 
     def _submit(self, batch: Batch) -> None:
-        vulkan, lib = self.device.vulkan, self.device.vulkan.lib
-        if batch.commands is not None:
-            if batch.writes_host:
-                self._barrier(
-                    batch.commands, lib.VK_PIPELINE_STAGE_HOST_BIT, self._to_host
-                )
-            vulkan.call("vkEndCommandBuffer", batch.commands)
+        vulkan = self.device.vulkan
+        self._close(batch)
         info = self._info
         self._number[0] = batch.number
-        info.commandBufferCount = batch.commands is not None
-        if batch.commands is not None:
-            self._commands[0] = batch.commands
+        count = info.commandBufferCount = len(batch.buffers)
+        if count > len(self._commands):
+            self._commands = vulkan.ffi.new("VkCommandBuffer[]", 2 * count)
+            info.pCommandBuffers = self._commands
+        for index, commands in enumerate(batch.buffers):
+            self._commands[index] = commands
         info.waitSemaphoreCount = len(batch.waits)
         self._numbers.waitSemaphoreValueCount = len(batch.waits)
         if batch.waits:
@@ -316,12 +368,13 @@ class VulkanQueue:
             del kept  # the driver has read it
         else:
             vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
+        batch.buffers = []
 
     def _prepare_submission(self) -> None:
         """Make once what every submission is made with."""
         vulkan = self.device.vulkan
         self._number = vulkan.array("uint64_t", [0])
-        self._commands = vulkan.ffi.new("VkCommandBuffer[1]")
+        self._commands = vulkan.ffi.new("VkCommandBuffer[]", 8)
         self._numbers = vulkan.struct(
             "VkTimelineSemaphoreSubmitInfo",
             signalSemaphoreValueCount=1,

@@ -6,21 +6,25 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from accy_async.backends.vulkan.memory import MemoryKind
+from accy_async.errors import OutOfMemory
 
 if TYPE_CHECKING:
     from accy_async.backends.vulkan.memory import Allocator
 
 __all__ = ["StatusWords"]
 
-_WORDS = 1024
+_WORDS = 4096
+
+_LEAST_LEFT = 1024
+"""Words that graphs leave for the launches of streams."""
 
 
 class StatusWords:
     """A word for each launch that may fail and is at work, in memory of the host's.
 
-    There are as many as streams that can have such a launch at work, of which each
-    has one at most: with more streams, a launch waits for a word. Under the
-    submission lock.
+    A stream has one such launch at work at most; with more streams than there are
+    words, a launch waits for a word. A graph has a word for each of its launches that
+    may fail, for as long as there is the graph. Under the submission lock.
 
     Args:
         allocator: where the words come from.
@@ -46,8 +50,26 @@ class StatusWords:
     def take(self) -> int:
         """The offset of a word that is 0 now."""
         offset = self._idle.pop() * self._step
-        self._word(offset).value = 0
+        self.clear(offset)
         return offset
+
+    def reserve(self) -> int:
+        """The offset of a word for a graph, which clears it before each launch.
+
+        Raises:
+            OutOfMemory: what is left is for streams.
+        """
+        if len(self._idle) <= _LEAST_LEFT:
+            raise OutOfMemory(
+                f"no word is left for the assertions of a graph: it has "
+                f"{_WORDS - _LEAST_LEFT}, in all graphs together, for kernels that "
+                "may fail"
+            )
+        return self._idle.pop() * self._step
+
+    def clear(self, offset: int) -> None:
+        """Make a word 0 again; its launch is not at work."""
+        self._word(offset).value = 0
 
     def read(self, offset: int) -> int:
         """What a word holds; the launch has ended."""

@@ -20,11 +20,15 @@ from accy_async.backends.vulkan.queue import Ended
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
-    from accy_async.backends.journal import Label
+    from accy_async.backends.journal import Label, Work
     from accy_async.backends.timeline import Timeline
     from accy_async.backends.vulkan.queue import Batch, VulkanQueue
 
 __all__ = ["Operation", "VulkanStream"]
+
+_LEAST_APART_BYTES = 1 << 20
+"""Smaller copies go where the kernels go: from one queue to another and back again
+takes two semaphores, some 10 us each, in which a bus moves some hundred KiB."""
 
 
 class Operation(ABC):
@@ -45,6 +49,11 @@ class Operation(ABC):
 
     label: Label | None = None
     """What errors call a launch."""
+
+    @property
+    def work(self) -> Work | None:
+        """What the journal has of it."""
+        return self.label
 
     can_fail = False
     """True where what comes behind it has to wait for its outcome."""
@@ -69,6 +78,7 @@ class VulkanStream(StreamState):
     Args:
         timeline: how far it has come.
         queue: where its operations go.
+        copies: where large copies from and to the host go; None for there too.
 
     Attributes:
         pending: operations that are not with the queue yet.
@@ -78,9 +88,15 @@ class VulkanStream(StreamState):
 
     journal: Journal
 
-    def __init__(self, timeline: Timeline, queue: VulkanQueue) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        queue: VulkanQueue,
+        copies: VulkanQueue | None = None,
+    ) -> None:
         super().__init__(timeline)
         self.queue = queue
+        self._copies = copies
         self.journal = Journal()
         self.pending: deque[Operation] = deque()
         self.batch: Batch | None = None
@@ -91,17 +107,35 @@ class VulkanStream(StreamState):
         """True where the operation may be handed over now, if it is the next."""
         return not self.blocked_at and operation.is_ready
 
+    def queue_for_copy(self, byte_size: int) -> VulkanQueue:
+        """Where copies of that size between the host and the device go."""
+        if self._copies is None or byte_size < _LEAST_APART_BYTES:
+            return self.queue
+        return self._copies
+
+    def turn_to(self, queue: VulkanQueue) -> VulkanQueue:
+        """Have a queue's next command come after all of the stream; the queue."""
+        last = self.batch
+        if last is not None and last.queue is not queue and not last.is_finished:
+            queue.wait_for(last.queue, last.number)
+        return queue
+
     def end_with(self, position: int, other: Batch | None = None) -> None:
         """End an operation that has no commands, as soon as all before it has ended.
 
         Args:
             position: the operation's.
-            other: a batch of the same queue that it also waits for.
+            other: a batch that it also waits for.
         """
         last = self.batch
         if last is not None and last.is_finished:
             last = None
         also = None if other is None or other.is_finished else other
+        if last is not None and also is not None and also.queue is not last.queue:
+            queue = self.turn_to(self.queue)
+            queue.wait_for(also.queue, also.number)
+            queue.end(self, position)
+            return
         if also is not None and (last is None or also.number > last.number):
             last = also
         if last is None:

@@ -73,6 +73,7 @@ class VulkanSubmitting(Backend):
     ) -> None:
         """Hand an operation over; what fails of a late one its waits are told."""
         position, line, guard = operation.position, stream.timeline, operation.guard
+        stream.journal.note(position, operation.work)
         if not operation.keeps_order and (
             (line.has_failed and line.error_at(position) is not None)
             or (guard is not None and guard.blocks())
@@ -96,7 +97,21 @@ class VulkanSubmitting(Backend):
     def _flush(
         self, operation: Operation | None = None, stream: VulkanStream | None = None
     ) -> None:
-        """Submit what is recorded on every queue."""
+        """Submit what is recorded on every queue.
+
+        Raises:
+            AccyError: the driver refuses some of it, whose operations have failed.
+        """
+        try:
+            self._flush_queues(operation, stream)
+        except BaseException:
+            if self._stalled and self._lost is None:
+                self._pump()  # what waited for its outcome has one
+            raise
+
+    def _flush_queues(
+        self, operation: Operation | None = None, stream: VulkanStream | None = None
+    ) -> None:
         for queue in self._queues:
             number = queue.submitted
             try:
@@ -105,33 +120,41 @@ class VulkanSubmitting(Backend):
                 self._end_refused(error)
                 self._check_loss(error)
                 raise
-            if queue.submitted != number:
-                self._hub.expect(queue)
-                if self._is_debugging:
-                    self._await_now(queue, operation, stream)
+            if queue.submitted != number and self._is_debugging:
+                self._await_now(queue, operation, stream)
 
     def _pump(self) -> None:
         """Hand over whatever of what was kept has its turn now.
 
         What the driver refuses of it fails at its waits: who submitted it has gone on.
         """
-        moved = True
-        while moved and self._stalled:
-            moved = False
-            for stream in list(self._stalled):
-                while stream.pending and stream.can_take(stream.pending[0]):
-                    operation = stream.pending.popleft()
-                    moved = True
-                    try:
-                        self._hand_over(stream, operation, is_late=True)
-                    except AccyError:
-                        continue  # whoever waits is told
-                if not stream.pending:
-                    self._stalled.pop(stream, None)
-        try:
-            self._flush()
-        except AccyError:
-            return  # whoever waits is told
+        while True:
+            moved = True
+            while moved and self._stalled:
+                moved = False
+                for stream in list(self._stalled):
+                    moved |= self._move(stream)
+            try:
+                self._flush_queues()
+            except AccyError:
+                if self._lost is not None:
+                    return
+                continue  # whoever waits is told; what waited for it has its turn
+            return
+
+    def _move(self, stream: VulkanStream) -> bool:
+        """Hand over what is next on a stream, as far as may be; True for any."""
+        moved = False
+        while stream.pending and stream.can_take(stream.pending[0]):
+            operation = stream.pending.popleft()
+            moved = True
+            try:
+                self._hand_over(stream, operation, is_late=True)
+            except AccyError:
+                continue  # whoever waits is told
+        if not stream.pending:
+            self._stalled.pop(stream, None)
+        return moved
 
     @contextmanager
     def _gather(self) -> Iterator[None]:
