@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import attrs
@@ -9,12 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accy_async.artifact.formats import BackendKind
 from accy_async.artifact.spirv import SpirvBinding, SpirvEntryPoint, SpirvModule
+from accy_async.backends.devicegraph import (
+    GraphBody,
+    GraphJoin,
+    GraphNode,
+    GraphRecord,
+)
+from accy_async.backends.handles import EventHandle
 from accy_async.backends.vulkan.choice import DeviceType, FoundDevice, choose_device
 from accy_async.backends.vulkan.clock import elapsed_ticks
+from accy_async.backends.vulkan.families import (
+    FoundFamily,
+    QueueFamily,
+    choose_families,
+)
 from accy_async.backends.vulkan.limits import VulkanLimits, check_module
 from accy_async.backends.vulkan.ranges import Ranges
 from accy_async.backends.vulkan.results import describe, result_error
+from accy_async.backends.vulkan.segments import MOST_OF_PART, plan_segments
 from accy_async.errors import (
     BackendUnavailable,
     CapabilityMismatch,
@@ -179,6 +194,151 @@ def test_devices_are_had_by_number_and_by_name() -> None:
         choose_device(every, 3)
     with pytest.raises(BackendUnavailable, match="no device was found"):
         choose_device([], None)
+
+
+# Families of queues
+
+GRAPHICS, COMPUTE, TRANSFER, SPARSE, VIDEO = 1, 2, 4, 8, 32
+
+
+def families(*flags: int) -> list[FoundFamily]:
+    return [
+        FoundFamily(flags=flag, count=16 - index, timestamp_bits=64)
+        for index, flag in enumerate(flags)
+    ]
+
+
+def test_a_device_with_one_family_does_everything_there() -> None:
+    kernels, copies = choose_families(families(GRAPHICS | COMPUTE | TRANSFER))
+    assert kernels == QueueFamily(index=0, count=8, timestamp_bits=64)
+    assert copies is None
+
+
+def test_kernels_and_copies_go_where_least_else_is_done() -> None:
+    """As on a GPU that draws, and has engines for copies and for video."""
+    found = families(
+        GRAPHICS | COMPUTE | TRANSFER | SPARSE,
+        TRANSFER | VIDEO,
+        TRANSFER | SPARSE,
+        COMPUTE | TRANSFER | SPARSE,
+    )
+    kernels, copies = choose_families(found)
+    assert (kernels.index, kernels.can_compute) == (3, True)
+    assert copies == QueueFamily(index=2, count=1, can_compute=False)
+    kernels, copies = choose_families(found[:2])
+    assert (kernels.index, copies and copies.index) == (0, 1)
+
+
+# Device graphs in segments
+
+
+def body(*after: tuple[int, ...], records: Collection[int] = ()) -> GraphBody:
+    event = EventHandle(id=1, backend=BackendKind.VULKAN)
+    return tuple(
+        GraphNode(GraphRecord(event) if place in records else GraphJoin(), before)
+        for place, before in enumerate(after)
+    )
+
+
+def laid_out(
+    nodes: GraphBody, idle: Collection[int] = (), failing: Collection[int] = ()
+) -> list[list[tuple[int, ...]]]:
+    """The levels of each segment."""
+    found = []
+    for segment in plan_segments(nodes, idle, failing):
+        levels: list[tuple[int, ...]] = []
+        for part in segment.parts:
+            for place, begins in zip(part.places, part.begins_level, strict=True):
+                if begins:
+                    levels.append(())
+                levels[-1] += (place,)
+        found.append(levels)
+    return found
+
+
+def test_chains_share_their_barriers() -> None:
+    """Two chains of three, one given after the other, have three levels."""
+    nodes = body((), (0,), (1,), (), (3,), (4,))
+    assert laid_out(nodes) == [[(0, 3), (1, 4), (2, 5)]]
+
+
+def test_what_comes_to_no_command_takes_no_level() -> None:
+    """Nodes behind it come after what it comes after."""
+    nodes = body((), (0,), (1,), ())
+    assert laid_out(nodes, idle=(1,)) == [[(0, 3), (2,)]]
+    assert laid_out(nodes, idle=(0, 1, 2, 3)) == [[]]
+    assert laid_out(()) == [[]]
+
+
+def test_kernels_that_may_fail_end_segments_for_what_depends_on_them() -> None:
+    """Two side by side share one; what depends on neither does not wait."""
+    nodes = body((), (0,), (0,), (1,), (2,), (0,), (3, 4))
+    assert laid_out(nodes, failing=(1, 2)) == [[(0,), (1, 2, 5)], [(3, 4), (6,)]]
+    assert laid_out(nodes, failing=(1, 3)) == [[(0,), (1, 2, 5), (4,)], [(3,)], [(6,)]]
+
+
+def test_events_end_the_segment_that_they_are_behind() -> None:
+    """What they do not come after is in a later one."""
+    nodes = body((), (0,), (0,), (1,), records={3})
+    first, second = plan_segments(nodes, (3,), ())
+    assert (list(first.places), first.records) == ([0, 1], (3,))
+    assert (list(second.places), second.records) == ([2], ())
+    behind = body((), (0,), (1,), (0,), records={2})
+    ((failing, told),) = [
+        (s.failing, s.records) for s in plan_segments(behind, (2,), (1,)) if s.records
+    ]
+    assert (failing, told) == ((1,), (2,))
+
+
+def test_many_nodes_are_recorded_in_parts() -> None:
+    nodes = body(*[(n - 1,) if n else () for n in range(2 * MOST_OF_PART + 1)])
+    (segment,) = plan_segments(nodes, (), ())
+    assert [len(part.places) for part in segment.parts] == [MOST_OF_PART] * 2 + [1]
+    assert all(all(part.begins_level) for part in segment.parts)
+
+
+@given(st.data())
+def test_every_edge_is_kept_by_a_barrier_or_a_segment(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 25))
+    nodes = body(
+        *[
+            tuple(data.draw(st.sets(st.integers(0, n - 1), max_size=3))) if n else ()
+            for n in range(count)
+        ],
+        records=(records := data.draw(st.sets(st.integers(0, 24), max_size=3))),
+    )
+    idle = records | data.draw(st.sets(st.integers(0, 24), max_size=4))
+    failing = data.draw(st.sets(st.integers(0, 24), max_size=4)) - idle
+    when: dict[int, tuple[int, int]] = {}
+    planned = plan_segments(nodes, idle, failing)
+    for number, levels in enumerate(laid_out(nodes, idle, failing)):
+        for level, places in enumerate(levels):
+            when.update(dict.fromkeys(places, (number, level)))
+    assert set(when) == set(range(count)) - idle
+    for place, before in ordered(nodes, idle):
+        assert when[before] < when[place]
+        assert before not in failing or when[before][0] < when[place][0]
+    told = [place for segment in planned for place in segment.records]
+    assert sorted(told) == sorted(place for place in records if place < count)
+    for number, segment in enumerate(planned):
+        for record in segment.records:
+            for before in behind_of(nodes, record, idle):
+                assert when[before][0] <= number
+
+
+def behind_of(nodes: GraphBody, place: int, idle: set[int]) -> set[int]:
+    """The nodes with commands that a node comes directly after."""
+    found: set[int] = set()
+    for before in nodes[place].after:
+        found |= behind_of(nodes, before, idle) if before in idle else {before}
+    return found
+
+
+def ordered(nodes: GraphBody, idle: set[int]) -> Iterator[tuple[int, int]]:
+    for place in range(len(nodes)):
+        if place not in idle:
+            for before in behind_of(nodes, place, idle):
+                yield place, before
 
 
 # Results

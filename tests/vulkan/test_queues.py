@@ -13,8 +13,9 @@ import attrs
 import numpy as np
 import pytest
 
-from accy_async.backends.vulkan import VulkanBackend
+from accy_async.backends.vulkan import VulkanBackend, streams
 from accy_async.backends.vulkan.device import VulkanDevice as NativeDevice
+from accy_async.backends.vulkan.families import QueueFamily
 from accy_async.session import open_session
 from tests.conformance.devices import VulkanDevice, join_threads
 from tests.graphs.programs import Program
@@ -101,9 +102,12 @@ async def test_the_thread_hears_of_queues_that_it_does_not_wait_for(
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("seed", range(2))
 def test_random_graphs_leave_what_their_models_leave(loop: str, seed: int) -> None:
+    run_programs(VulkanBackend(), loop, seed)
+
+
+def run_programs(backend: VulkanBackend, loop: str, seed: int) -> None:
     programs = [Program(70 * seed + n, n, kernels()) for n in (10, 30, 60)]
     expected = [program.expected() for program in programs]
-    backend = VulkanBackend()
 
     async def main() -> None:
         async with open_session(backend) as session:
@@ -119,3 +123,111 @@ def test_random_graphs_leave_what_their_models_leave(loop: str, seed: int) -> No
     backend.close()
     join_threads()
     assert backend._device.made() == {}
+
+
+# A queue for copies
+
+
+@pytest.fixture
+def copying(monkeypatch: pytest.MonkeyPatch) -> Iterator[VulkanDevice]:
+    """As if the device had a family for copies; it is ours, and only copies."""
+    found = NativeDevice._families
+
+    def and_copies(device: NativeDevice) -> tuple[QueueFamily, QueueFamily]:
+        kernels, _ = found(device)
+        return kernels, QueueFamily(kernels.index, 1, can_compute=False)
+
+    def created_once(device: NativeDevice) -> None:
+        both, device.copying = device.copying, None
+        create(device)
+        device.copying = both
+
+    create = NativeDevice._create
+    monkeypatch.setattr(NativeDevice, "_families", and_copies)
+    monkeypatch.setattr(NativeDevice, "_create", created_once)
+    device = VulkanDevice()
+    yield device
+    device.close()
+
+
+LARGE = 1 << 18
+"""Words of a buffer whose copies go to that queue."""
+
+
+@pytest.mark.anyio
+async def test_large_copies_go_to_a_queue_of_their_own(copying: VulkanDevice) -> None:
+    """And kernels, small copies and events of a stream stay in order with them."""
+    backend = copying.vulkan
+    queue = backend._copying
+    assert queue is not None
+    stream = backend.create_stream()
+    buffer = copying.write([0] * LARGE, stream)
+    before = queue.submitted
+    small = copying.write([1], stream)
+    assert (before, queue.submitted) == (1, 1)
+    expected = 1
+    values = np.zeros(LARGE, np.uint32)
+    event = backend.create_event(timing=True)
+    for turn in range(5):
+        values[0] = expected
+        backend.write_buffer(buffer, values, stream=stream)
+        copying.mix(buffer, turn, stream)
+        backend.record_event(event, stream)
+        backend.copy_buffer(buffer, small, byte_size=4, stream=stream)
+        out = np.zeros(LARGE, np.uint32)
+        backend.read_buffer(buffer, out, stream=stream)
+        await backend.wait_event(event)
+        expected = (expected * 31 + turn) % 2**32
+        assert await copying.read(small, stream) == [expected]
+        assert out[0] == expected
+    assert queue.submitted == 11
+    assert backend.is_stream_idle(stream)
+
+
+@pytest.mark.anyio
+async def test_other_streams_wait_for_copies_by_events(copying: VulkanDevice) -> None:
+    backend = copying.vulkan
+    first, second = backend.create_stream(), backend.create_stream()
+    event = backend.create_event()
+    values = np.full(LARGE, 7, np.uint32)
+    buffer = backend.allocate_buffer(values.nbytes)
+    small = copying.write([2], second)
+    for turn in range(5):
+        backend.write_buffer(buffer, values + np.uint32(turn), stream=first)
+        backend.record_event(event, first)
+        copying.mix(small, 1, second)
+        backend.stream_wait_event(second, event)
+        backend.copy_buffer(buffer, small, byte_size=4, stream=second)
+        assert await copying.read(small, second) == [7 + turn]
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_random_graphs_with_every_copy_on_that_queue(
+    copying: VulkanDevice, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LEAST_APART_BYTES", 0)
+    run_programs(VulkanBackend(), "asyncio", seed)
+
+
+def test_barriers_of_a_copying_family_name_no_shader(copying: VulkanDevice) -> None:
+    backend = copying.vulkan
+    queue, lib = backend._copying, backend._device.vulkan.lib
+    assert queue is not None
+    for barrier in (queue.synchronization, backend._queues[0].synchronization):
+        is_copying = barrier is queue.synchronization
+        shaders = lib.VK_ACCESS_SHADER_WRITE_BIT | lib.VK_ACCESS_SHADER_READ_BIT
+        stage = lib.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
+        assert bool(barrier._work & stage) is not is_copying
+        for one in (barrier._apart, barrier._to_host):
+            assert bool(one.srcAccessMask & shaders) is not is_copying
+
+
+def test_buffers_are_shared_by_both_families(copying: VulkanDevice) -> None:
+    device = copying.vulkan._device
+    lib = device.vulkan.lib
+    assert device.sharing == {"sharingMode": lib.VK_SHARING_MODE_EXCLUSIVE}
+    device.copying = QueueFamily(device.family.index + 2, 1, can_compute=False)
+    shared = device.sharing
+    assert shared["sharingMode"] == lib.VK_SHARING_MODE_CONCURRENT
+    assert shared["queueFamilyIndexCount"] == 2
+    assert list(shared["pQueueFamilyIndices"]) == [0, 2]  # type: ignore[call-overload]

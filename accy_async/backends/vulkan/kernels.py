@@ -18,9 +18,13 @@ from accy_async.errors import (
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.vulkan.device import VulkanDevice
+    from accy_async.backends.vulkan.memory import Block
     from accy_async.backends.vulkan.status import StatusWords
 
-__all__ = ["DescriptorSet", "VulkanKernel", "load_kernel"]
+__all__ = ["DescriptorSet", "Range", "VulkanKernel", "load_kernel"]
+
+Range = tuple["Block", int, int]
+"""What a descriptor names: a block, an offset in it, and a size, in bytes."""
 
 _SETS = 64
 """Descriptor sets of one pool."""
@@ -95,6 +99,10 @@ class VulkanKernel:
         self._pools: list[Any] = []
         # Finalizers put them back, which may take no lock.
         self._idle: deque[Any] = deque()
+        # By what they name: blocks, as a driver's handle may come again.
+        self._sets: weakref.WeakValueDictionary[tuple[Range, ...], DescriptorSet] = (
+            weakref.WeakValueDictionary()
+        )
         self._made: list[tuple[str, Any]] = []
         try:
             self._make(payload)
@@ -112,20 +120,25 @@ class VulkanKernel:
         self._pools.clear()
         self._idle.clear()
 
-    def take_set(self, ranges: list[tuple[Any, int, int]]) -> DescriptorSet | None:
-        """A set that names these buffers, each with an offset and a size.
+    def take_set(self, ranges: tuple[Range, ...]) -> DescriptorSet | None:
+        """A set that names these buffers; launches with the same ones share it.
 
         None for a kernel that takes none and cannot fail.
         """
         if not self.buffers and not self.can_fail:
             return None
+        found = self._sets.get(ranges)
+        if found is not None:
+            return found
         try:
             native = self._idle.popleft()
         except IndexError:
             self._add_pool()
             native = self._idle.popleft()
         self._write(native, ranges)
-        return DescriptorSet(native, self._idle, self._device.vulkan)
+        made = DescriptorSet(native, self._idle, self._device.vulkan)
+        self._sets[ranges] = made
+        return made
 
     def _make(self, payload: bytes) -> None:
         vulkan, lib = self._device.vulkan, self._device.vulkan.lib
@@ -235,10 +248,10 @@ class VulkanKernel:
         vulkan.call("vkAllocateDescriptorSets", native, info, sets)
         self._idle.extend(sets[index] for index in range(_SETS))
 
-    def _write(self, native: Any, ranges: list[tuple[Any, int, int]]) -> None:  # noqa: ANN401
+    def _write(self, native: Any, ranges: tuple[Range, ...]) -> None:  # noqa: ANN401
         vulkan = self._device.vulkan
         if self.can_fail:
-            ranges = [*ranges, self._words.range]
+            ranges = (*ranges, self._words.range)
         writes = [
             vulkan.struct(
                 "VkWriteDescriptorSet",
@@ -247,10 +260,13 @@ class VulkanKernel:
                 descriptorCount=1,
                 descriptorType=kind,
                 pBufferInfo=vulkan.struct(
-                    "VkDescriptorBufferInfo", buffer=buffer, offset=offset, range=size
+                    "VkDescriptorBufferInfo",
+                    buffer=block.buffer,
+                    offset=offset,
+                    range=size,
                 ),
             )
-            for index, (kind, (buffer, offset, size)) in enumerate(
+            for index, (kind, (block, offset, size)) in enumerate(
                 zip(self._kinds(), ranges, strict=True)
             )
         ]

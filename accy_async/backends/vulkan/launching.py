@@ -71,14 +71,14 @@ class VulkanLaunch:
                     f"bytes, the device's maxStorageBufferRange is "
                     f"{device.limits.max_storage_bytes}"
                 )
-            ranges.append((memory.block.buffer, memory.offset, size))
+            ranges.append((memory.block, memory.offset, size))
         self.writes = tuple(
             dict.fromkeys(memories[index] for index in sorted(kernel.writes))
         )
         self.reads = tuple(
             dict.fromkeys(memory for memory in memories if memory not in self.writes)
         )
-        self._set = kernel.take_set(ranges)
+        self._set = kernel.take_set(tuple(ranges))
 
     def record(self, commands: Any, lib: Any, word: Any) -> None:  # noqa: ANN401
         """Record it, its word's offset by a pointer."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.device import VulkanDevice
     from accy_async.backends.vulkan.hazards import Access
 
-__all__ = ["Allocator", "MemoryKind", "VulkanMemory"]
+__all__ = ["Allocator", "Block", "MemoryKind", "VulkanMemory"]
 
 _BLOCK_BYTES = 64 << 20
 _ALIGNMENT = 256

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accy_async.backends.vulkan.memory import MemoryKind
 from accy_async.errors import OutOfMemory
 
 if TYPE_CHECKING:
+    from accy_async.backends.vulkan.kernels import Range
     from accy_async.backends.vulkan.memory import Allocator
 
 __all__ = ["StatusWords"]
@@ -40,7 +41,7 @@ class StatusWords:
         self._memory = allocator.take(MemoryKind.DOWNLOAD, _WORDS * self._step)
         self._idle = list(reversed(range(_WORDS)))
         memory = self._memory
-        self.range: tuple[Any, int, int] = (memory.block.buffer, memory.offset, 4)
+        self.range: Range = (memory.block, memory.offset, 4)
 
     @property
     def has_room(self) -> bool:
