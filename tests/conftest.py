@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import functools
-import gc
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -127,12 +127,9 @@ def threads_end() -> Iterator[None]:
         for thread in threading.enumerate()
         if thread not in before and thread.name.startswith("accy_async cpu")
     ]
+    deadline = time.monotonic() + 30
     for thread in left:
-        thread.join(timeout=1)
-    if any(thread.is_alive() for thread in left):
-        gc.collect()  # a backend that was dropped unclosed ends when collected
-    for thread in left:
-        thread.join(timeout=30)
+        thread.join(timeout=max(0.0, deadline - time.monotonic()))
     names = sorted(thread.name for thread in left if thread.is_alive())
     assert not names, f"threads that did not end: {', '.join(names)}"
 

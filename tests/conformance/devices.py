@@ -8,6 +8,7 @@ What a backend cannot do is declared (`executes`), never guessed from its type.
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
@@ -399,16 +400,19 @@ class VulkanDevice(Device):
         assert self.vulkan.validation_messages == ()
 
 
-def join_threads(others: Collection[threading.Thread] = ()) -> None:
+def join_threads(
+    others: Collection[threading.Thread] = (), *, named: tuple[str, ...] = THREADS
+) -> None:
     """Wait for the backends' threads to end, as they must once closed.
 
     The threads in `others` may go on: they are those of backends still open.
     """
+    deadline = time.monotonic() + 30
     for thread in threading.enumerate():
         if thread in others:
             continue
-        if thread.name.startswith(THREADS):
-            thread.join(timeout=30)
+        if thread.name.startswith(named):
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
             assert not thread.is_alive(), f"{thread.name} did not end"
 
 

@@ -24,8 +24,19 @@ from accy_async.compiler.emit.text.glslang import compile_shader, find_glslang
 from accy_async.compiler.form import Kernel
 from accy_async.dtypes import ScalarArgument
 from tests.compiler.harness import Array, Grid, KernelRunner
+from tests.conformance import devices
 
-__all__ = ["Device", "VulkanRunner", "device", "has_validation", "unavailable"]
+__all__ = [
+    "Device",
+    "VulkanRunner",
+    "device",
+    "has_validation",
+    "join_threads",
+    "unavailable",
+]
+
+join_threads = functools.partial(devices.join_threads, named=("accy_async vulkan",))
+"""Waits for the hubs of closed backends to end."""
 
 _WHOLE_SIZE = 2**64 - 1  # the binding has it as a negative number
 _CONTROLS = {

@@ -12,9 +12,9 @@ from accy_async.backends.vulkan import VulkanBackend
 from accy_async.backends.vulkan.results import VkResult
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import AccyError, DeviceError, DeviceLost, OutOfMemory
-from tests.conformance.devices import join_threads
 from tests.vulkan import native
 from tests.vulkan.faults import FaultyLibrary, faulty_vulkan
+from tests.vulkan.harness import join_threads
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.anyio]
 

@@ -17,9 +17,10 @@ from accy_async.backends.vulkan import VulkanBackend, streams
 from accy_async.backends.vulkan.device import VulkanDevice as NativeDevice
 from accy_async.backends.vulkan.families import QueueFamily
 from accy_async.session import open_session
-from tests.conformance.devices import VulkanDevice, join_threads
+from tests.conformance.devices import VulkanDevice
 from tests.graphs.programs import Program
 from tests.graphs.test_properties import start
+from tests.vulkan.harness import join_threads
 from tests.vulkan.test_runs import kernels
 
 pytestmark = pytest.mark.vulkan

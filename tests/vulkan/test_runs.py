@@ -23,11 +23,12 @@ from accy_async.errors import BackendUnavailable, DeviceError, InvalidValue
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions
 from accy_async.pipeline import PipelineLaunch, add_pipeline
 from accy_async.session import open_session
-from tests.conformance.devices import VulkanDevice, join_threads
+from tests.conformance.devices import VulkanDevice
 from tests.graphs.programs import Kernels, Program
 from tests.graphs.test_properties import start
 from tests.vulkan import harness
 from tests.vulkan.gates import hold
+from tests.vulkan.harness import join_threads
 
 pytestmark = pytest.mark.vulkan
 
