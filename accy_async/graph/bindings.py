@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.graph.plan import LaunchGraphPlan
 
-__all__ = ["Binding", "Memory", "adopt_bindings", "check_bindings"]
+__all__ = ["Binding", "Memory", "adopt_bindings", "check_array", "check_bindings"]
 
 Binding = DeviceArray | BufferBinding | BufferHandle | EventHandle | object
 """What a slot or an external event is bound to; host slots take numpy arrays."""
@@ -115,7 +115,7 @@ def _bind(
 ) -> Memory:
     where = f"bindings[{slot.name!r}]"
     if isinstance(slot, HostSlot):
-        return _bind_array(where, plan, slot, given)
+        return check_array(where, plan, slot, given)
     if isinstance(given, DeviceArray):
         if given.dtype is not slot.dtype:
             raise LaunchArgumentMismatch(
@@ -142,9 +142,15 @@ def _bind(
     return handle
 
 
-def _bind_array(
+def check_array(
     where: str, plan: LaunchGraphPlan, slot: HostSlot, given: Binding
 ) -> np.ndarray:
+    """The array that a host slot is bound to.
+
+    Raises:
+        LaunchArgumentMismatch: it is not what the slot is.
+        InvalidType: it is no array.
+    """
     if not isinstance(given, np.ndarray):
         raise InvalidType(where, given, "a numpy array")
     # numpy has no name for bf16, which travels as uint16.

@@ -23,7 +23,7 @@ from accy_async.errors import GraceExpired, InvalidType
 from accy_async.graph.bindings import Binding, Memory, adopt_bindings, check_bindings
 from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
-from accy_async.graph.job import Job
+from accy_async.graph.job import Job, title_of
 from accy_async.graph.lowering.policy import (
     FIRST_LOWERED_RUN,
     lower,
@@ -44,6 +44,7 @@ from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.prepared import PreparedGraph
 from accy_async.graph.preparing import Preparer
 from accy_async.graph.progress import RunProgress
+from accy_async.graph.repeating import Repeated, Repeater
 from accy_async.graph.replaying import PlainRun, PreparedPlan
 from accy_async.graph.run import Run
 from accy_async.graph.runner import Runner
@@ -77,6 +78,9 @@ class GraphExecutive:
         streams: the pool that runs lease from.
         max_in_flight: operations that all runs may have in flight together.
         grace_s: how long a cancelled run may wait for the device, in seconds.
+
+    Attributes:
+        repeater: the short way for what ran before.
     """
 
     def __init__(
@@ -94,7 +98,15 @@ class GraphExecutive:
         self._idle_events: list[EventHandle] = []
         # Takes the time for observers, on devices that ask no guards.
         self._clock: DeviceClock | None = None
-        self._runs: set[Run] = set()
+        self._runs: set[Run | Repeated] = set()
+        self.repeater = Repeater(
+            backend,
+            streams,
+            self._governor,
+            self._preparer,
+            self._runs,
+            self._finish,
+        )
         self._plans: weakref.WeakSet[PreparedPlan] = weakref.WeakSet()
         self._unobserved = UnobservedRuns()
 
@@ -152,7 +164,7 @@ class GraphExecutive:
             progress.stop()
             scope.cancel()
 
-        run = Run(options.name or _title(plan), progress, cancel)
+        run = Run(options.name or title_of(plan), progress, cancel)
         self._runs.add(run)
         job = Job(
             run, plan, bindings, bound, options, progress, scope, observer, places
@@ -229,7 +241,6 @@ class GraphExecutive:
 
     async def _main(self, job: Job) -> None:
         job.has_begun = True
-        cleanup: list[Exception] = []
         try:
             with job.scope:
                 forget = job.progress.has_failed.on_set(job.scope.cancel)
@@ -241,20 +252,25 @@ class GraphExecutive:
                 finally:
                     forget()
         finally:
-            self._governor.drain(job.progress)
-            # Also on the way out of a cancellation from outside.
-            job.progress.stop_unless_submitted()
-            try:
-                with anyio.CancelScope(shield=True):
-                    await self._give_back(job, cleanup)
-            finally:
-                self._governor.leave(job.progress)
-                job.run.failed_to_clean_up(cleanup)
-                job.progress.finish()
-                self._runs.discard(job.run)
-                if job.telling is not None:
-                    job.telling.close(*job.run.told_outcome())
-                self._unobserved.keep(job.run)
+            await self._finish(job)
+
+    async def _finish(self, job: Job) -> None:
+        """End a run, whatever became of it, and give back what it has."""
+        cleanup: list[Exception] = []
+        self._governor.drain(job.progress)
+        # Also on the way out of a cancellation from outside.
+        job.progress.stop_unless_submitted()
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._give_back(job, cleanup)
+        finally:
+            self._governor.leave(job.progress)
+            job.run.failed_to_clean_up(cleanup)
+            job.progress.finish()
+            self._runs.discard(job.run)
+            if job.telling is not None:
+                job.telling.close(*job.run.told_outcome())
+            self._unobserved.keep(job.run)
 
     async def _run(self, job: Job) -> None:
         job.prepared = await self._preparer.take(
@@ -280,7 +296,7 @@ class GraphExecutive:
         self._governor.drain(job.progress)
         if options.signal_event is not None:
             self._signal(job, options.signal_event)
-        job.run.note_bindings(_held(job, memories))
+        job.run.note_bindings(job.held(memories))
         job.progress.has_submitted_all = True
         if job.telling is not None:
             job.telling.all_submitted()
@@ -409,17 +425,3 @@ class GraphExecutive:
             if self._idle_events
             else (self._backend.create_event())
         )
-
-
-def _title(plan: LaunchGraphPlan) -> str:
-    return f"plan of {len(plan.nodes)} nodes"
-
-
-def _held(job: Job, memories: Sequence[Memory]) -> dict[str, Binding]:
-    """What holds each bound slot's value at the end, as the caller bound it."""
-    given = {id(memory): job.bindings[name] for name, memory in job.bound.items()}
-    return {
-        slot.name: given[id(memory)]
-        for slot, memory in zip(job.plan.slots, memories, strict=True)
-        if id(memory) in given
-    }

@@ -37,7 +37,16 @@ class Sharing(Protocol):
 class Governor:
     """Divides room for ``limit`` operations among the runs that are going on."""
 
-    __slots__ = ("_head", "_lines", "_runs", "_total", "_waiting", "_weights", "limit")
+    __slots__ = (
+        "_head",
+        "_lines",
+        "_ones",
+        "_runs",
+        "_total",
+        "_waiting",
+        "_weights",
+        "limit",
+    )
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -46,6 +55,7 @@ class Governor:
         self._total = 0.0
         self._runs: dict[Sharing, tuple[Timeline, ...]] = {}
         self._lines: tuple[Timeline, ...] = ()
+        self._ones = 0  # runs of a single operation, which are not among those
         # What wakes each run that waits; the head alone watches the device.
         self._waiting: dict[Sharing, Completion] = {}
         self._head: Sharing | None = None
@@ -69,9 +79,22 @@ class Governor:
         if any(line.submitted > line.completed for line in lines):
             self._wake_head()  # it would watch for what does not count any more
 
+    def may_submit_one(self) -> bool:
+        """True where a run of a single operation need not wait for room."""
+        return self._head is None and self._has_room(1)
+
+    def enter_one(self) -> None:
+        """A run of a single operation submits it."""
+        self._ones += 1
+
+    def leave_one(self) -> None:
+        """It has ended."""
+        self._ones -= 1
+        self._wake_head()
+
     def in_flight(self) -> int:
         """How many operations all runs have in flight."""
-        total = 0
+        total = self._ones
         for line in self._lines:
             total += line.submitted - line.completed
         return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from accy_async.graph.whereabouts import Whereabouts
     from accy_async.observe.protocol import Observer
 
-__all__ = ["Job"]
+__all__ = ["Job", "title_of"]
+
+
+def title_of(plan: LaunchGraphPlan) -> str:
+    """What a run is called that was given no name."""
+    return f"plan of {len(plan.nodes)} nodes"
 
 
 class Job:
@@ -55,6 +60,15 @@ class Job:
         self.streams: list[StreamHandle] = []
         self.leased: list[StreamHandle] = []
         self.events: list[EventHandle] = []
+
+    def held(self, memories: Sequence[Memory]) -> dict[str, Binding]:
+        """What holds each bound slot's value at the end, as the caller bound it."""
+        given = {id(memory): self.bindings[name] for name, memory in self.bound.items()}
+        return {
+            slot.name: given[id(memory)]
+            for slot, memory in zip(self.plan.slots, memories, strict=True)
+            if id(memory) in given
+        }
 
     def take_event(
         self, new: Callable[[StreamHandle], EventHandle]

@@ -122,6 +122,19 @@ class Preparer:
         self._evict()
         return prepared
 
+    def take_ready(
+        self, plan: object, fits: Callable[[PreparedGraph], bool]
+    ) -> PreparedGraph | None:
+        """One that a plan was prepared as, is not in use, and fits; the latest."""
+        for key, prepared in reversed(self._prepared.items()):
+            if prepared.plan is plan and not prepared.is_in_use and fits(prepared):
+                if key is not next(reversed(self._prepared)):
+                    self._prepared.move_to_end(key)
+                prepared.is_in_use = True
+                prepared.runs += 1
+                return prepared
+        return None
+
     async def make(
         self,
         plan: LaunchGraphPlan,
@@ -252,7 +265,7 @@ def _key(
     return (
         id(plan),  # the prepared plan under this key keeps it alive
         tuple(
-            (name, memory if isinstance(memory, BufferHandle) else id(memory))
+            (name, memory.id if isinstance(memory, BufferHandle) else id(memory))
             for name, memory in bound.items()
         ),
         tuple(

@@ -30,6 +30,9 @@ from accy_async.session.core import InFlight, SessionCore, harmless
 __all__ = ["SessionLaunches"]
 
 
+_PLAIN = LaunchOptions()
+
+
 class SessionLaunches(SessionCore):
     """The pipelines and graphs of a session."""
 
@@ -106,7 +109,7 @@ class SessionLaunches(SessionCore):
             self._group,
             plan,
             bindings,
-            LaunchOptions() if options is None else options,
+            _PLAIN if options is None else options,
             self.observer if observer is None else harmless(observer),
         )
 
@@ -146,7 +149,7 @@ class SessionLaunches(SessionCore):
         return await self._runs.prepare(
             plan,
             bindings,
-            LaunchOptions() if options is None else options,
+            _PLAIN if options is None else options,
             run_plainly,
         )
 
@@ -170,6 +173,14 @@ class SessionLaunches(SessionCore):
         Cancellation: cancels the run, and returns once it is over: within the
             grace, or with a `GraceExpired` in an ExceptionGroup.
         """
+        options = _PLAIN if options is None else options
+        if observer is None and self.observer is None:
+            self._check("run")
+            again = self._runs.repeater.repeat(
+                plan, {} if bindings is None else bindings, options
+            )
+            if again is not None:
+                return await again
         run = self.start(plan, bindings, options, observer=observer)
         try:
             return await run

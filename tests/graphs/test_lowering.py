@@ -193,7 +193,9 @@ async def test_the_second_run_is_one_submission() -> None:
             assert statistics.is_lowered
             assert statistics.submissions == 1
             assert statistics.nodes == {NodeState.FINISHED: 4}
-        assert kinds(device, start) == ["create_graph", *3 * ["launch_graph"]]
+        repeated = ["launch_graph", "wait_stream"]
+        expected = ["create_graph", "launch_graph", *repeated, *repeated]
+        assert kinds(device, start) == expected
         assert device.launch_count == 16
         assert session.live_objects()["graphs"] == 1
     check_empty(device)
