@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from accy_async.artifact.planned import ArtifactPlan
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import LoadedArtifact
+    from accy_async.dtypes import ScalarArgument
     from accy_async.fragment.graphs import RuntimeScalars
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.tuning.choice import LaunchTuning
@@ -42,6 +43,8 @@ class InvocationBindings:
 
     Attributes:
         plan: whose slots they are for.
+        runtime_scalars: those of the call whose arguments they hold, see
+            `LoadedFragment.capture_invocation`; none otherwise.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class InvocationBindings:
         buffers: Buffers,
     ) -> None:
         self.plan = plan
+        self.runtime_scalars: tuple[ScalarArgument, ...] = ()
         self._backend = backend
         self._kernels = kernels
         self._buffers = buffers
@@ -274,9 +278,15 @@ def allocate_bindings(
     backend: Backend,
     plan: ArtifactPlan,
     kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
-    inputs: Sequence[object],
+    inputs: Sequence[object] | None,
 ) -> InvocationBindings:
     """Allocate every buffer, and submit the uploads to the default stream. Sync.
+
+    Args:
+        backend: the device.
+        plan: the fragment's.
+        kernels: its kernels, made and loaded, by their entries.
+        inputs: what to upload; None to leave the inputs undefined.
 
     Raises:
         OutOfMemory, DeviceError: no room, or the device refused; nothing is left.
@@ -287,7 +297,8 @@ def allocate_bindings(
         for slot in plan.slots:
             if slot.role is not SlotRole.CONSTANT:
                 buffers.allocate(slot_name(slot), slot.byte_size)
-        for slot_id, data in zip(plan.input_slot_ids, inputs, strict=True):
+        given = () if inputs is None else zip(plan.input_slot_ids, inputs, strict=True)
+        for slot_id, data in given:
             backend.write_buffer(buffers[slot_name(plan.slot(slot_id))], data)
         write_constants(backend, plan, buffers)
     except BaseException as error:

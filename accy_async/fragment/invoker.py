@@ -31,9 +31,14 @@ if TYPE_CHECKING:
     from accy_async.fragment.streams import FragmentStreams
     from accy_async.graph.plan import LaunchGraphPlan
 
-__all__ = ["Invoker"]
+__all__ = ["Invoker", "Tap"]
 
 _PLAIN = LaunchOptions()
+
+Tap = Callable[
+    [Sequence["DeviceArray | HostArray"], LaunchOptions, "StreamHandle"], None
+]
+"""Told of an invocation: its arguments, its scalars, its stream."""
 
 
 class Invoker:
@@ -51,6 +56,8 @@ class Invoker:
 
     Attributes:
         graph: what invocations launch that begin from now on.
+        taps: each is told of the next invocation, with its arguments and the stream
+            that it runs on, before it submits anything; and must not fail.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class Invoker:
         self._idle: list[Lane] = []
         self._running: dict[Lane, StreamHandle] = {}
         self._is_closed = False
+        self.taps: list[Tap] = []
 
     @property
     def in_flight(self) -> int:
@@ -117,6 +125,8 @@ class Invoker:
         stream = self._running[lane] = self._streams.take()
         told = None if self._observer is None else self._begin()
         try:
+            while self.taps:
+                self.taps.pop()(taken, options, stream)
             results = await lane.run(
                 self.graph, taken, options, stream, to_host=to_host
             )

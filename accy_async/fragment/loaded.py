@@ -10,6 +10,8 @@ import anyio.lowlevel
 
 from accy_async.backends.cleanup import Cleanup, raise_together
 from accy_async.errors import LaunchArgumentMismatch
+from accy_async.fragment.bindings import allocate_bindings
+from accy_async.fragment.capturing import InvocationCapture
 from accy_async.fragment.invoker import Invoker
 from accy_async.fragment.streams import FragmentStreams
 from accy_async.fragment.tuned import TunedFragment
@@ -167,6 +169,22 @@ class LoadedFragment(TunedFragment):
         Raises, Cancellation: as for a call.
         """
         return await self._invoker.invoke(arguments, tuple(runtime_scalars))
+
+    def capture_invocation(self) -> InvocationCapture:
+        """Have the next call copy what it works on, into bindings. Sync.
+
+        ::
+
+            async with fragment.capture_invocation() as capture:
+                bindings = await capture.wait()
+
+        Raises:
+            OutOfMemory, DeviceError: no room for the bindings; nothing is left.
+            SessionClosed: the fragment was closed.
+        """
+        self._check("capture_invocation")
+        bindings = allocate_bindings(self._backend, self.plan, self._kernels, None)
+        return InvocationCapture(self._backend, bindings, self._invoker.taps)
 
     def _graph_changed(self) -> None:
         self._invoker.graph = self._graph

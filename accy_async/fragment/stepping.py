@@ -94,6 +94,11 @@ class SteppedFragment(FragmentCatalogue):
         self._is_closed = False
 
     @property
+    def backend(self) -> Backend:
+        """The device that it is on."""
+        return self._backend
+
+    @property
     def graph(self) -> LaunchGraphPlan:
         """Its launch graph, for `Session.start` and `Session.prepare`.
 

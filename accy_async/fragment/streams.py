@@ -34,6 +34,11 @@ class FragmentStreams:
         """How many are open."""
         return len(self._idle) + len(self._users)
 
+    @property
+    def in_use(self) -> int:
+        """How many have invocations on them."""
+        return len(self._users)
+
     def take(self) -> StreamHandle:
         """An idle stream, else a new one, else the one with the fewest users. Sync.
 

@@ -18,6 +18,8 @@ from accy_async.fragment.stepping import SteppedFragment
 from accy_async.tuning.launches import (
     LaunchCandidateBenchmarkOptions,
     LaunchCandidateRecord,
+    LaunchTuningCache,
+    LaunchTuningCacheKey,
     LaunchTuningCacheRecord,
     is_tunable,
     launch_candidate_record,
@@ -51,6 +53,14 @@ class TunedFragment(SteppedFragment):
             InvalidArtifact: there is no such kernel.
         """
         return self._tuning.record_of(self.plan.kernel(kernel_index))
+
+    def launch_tuning_key(self, kernel_index: int) -> LaunchTuningCacheKey:
+        """What a kernel's winner is kept under on this device.
+
+        Raises:
+            InvalidArtifact: there is no such kernel.
+        """
+        return self._tuning.key(self.plan.kernel(kernel_index))
 
     # Measuring
 
@@ -192,6 +202,12 @@ class TunedFragment(SteppedFragment):
         found = self._tuning.record_all(self.plan.kernels, given)
         self._refresh()
         return found
+
+    def learn_launch_tuning(self, cache: LaunchTuningCache) -> None:
+        """Take in what a cache knows of just these kernels, and use it from now on."""
+        found = [cache.record_of(kernel) for kernel in self.plan.kernels]
+        self._tuning.import_records(one for one in found if one is not None)
+        self._refresh()
 
     def import_launch_tuning_artifact(self, artifact: bytes) -> int:
         """Take records in, and use them from now on; of two the better one stays.

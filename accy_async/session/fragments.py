@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from accy_async.observe.protocol import phase
-from accy_async.session.core import SessionCore
+from accy_async.session.records import SessionRecords
 
 if TYPE_CHECKING:
     from accy_async.artifact.store import ArtifactStore
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
         LoadedFragment,
     )
     from accy_async.fragment.compiling import Program
-    from accy_async.fragment.streams import FragmentStreams
+    from accy_async.tuning.store import TuningStore
 
 __all__ = ["SessionFragments"]
 
 
-class SessionFragments(SessionCore):
+class SessionFragments(SessionRecords):
     """The fragments of a session."""
-
-    _fragment_streams: FragmentStreams | None = None
 
     async def compile_fragment(
         self,
@@ -64,6 +62,7 @@ class SessionFragments(SessionCore):
         *,
         options: FragmentCompilerOptions | None = None,
         cache: bool | ArtifactStore = True,
+        tuning: bool | TuningStore | None = True,
     ) -> LoadedFragment: ...
 
     @overload
@@ -74,6 +73,7 @@ class SessionFragments(SessionCore):
         *,
         options: FragmentCompilerOptions | None = None,
         cache: bool | ArtifactStore = True,
+        tuning: bool | TuningStore | None = True,
     ) -> FragmentFunction: ...
 
     @overload
@@ -85,6 +85,7 @@ class SessionFragments(SessionCore):
         *specs: object,
         options: FragmentCompilerOptions | None = None,
         cache: bool | ArtifactStore = True,
+        tuning: bool | TuningStore | None = True,
         **named: object,
     ) -> LoadedFragment: ...
 
@@ -95,6 +96,7 @@ class SessionFragments(SessionCore):
         *specs: object,
         options: FragmentCompilerOptions | None = None,
         cache: bool | ArtifactStore = True,
+        tuning: bool | TuningStore | None = True,
         **named: object,
     ) -> LoadedFragment | FragmentFunction:
         """Load a program onto the device, compiled for it where it is not yet.
@@ -113,6 +115,9 @@ class SessionFragments(SessionCore):
                 compiled when it is called, for each combination of argument types.
             options: as for `compile_fragment`.
             cache: as for `compile_fragment`.
+            tuning: where the records are read from that say how its kernels are
+                launched best on this device: True for the user's own store, None or
+                False for nowhere. It is read once in a session.
             named: types of arguments by name.
 
         Returns:
@@ -131,17 +136,20 @@ class SessionFragments(SessionCore):
 
         self._check("load_fragment")
         if isinstance(program, CompiledFragment):
-            return await self._load_compiled(program, options)
+            return await self._load_compiled(program, options, tuning)
         has_types = isinstance(program, (Module, TracedProgram, PreparedJob))
         if has_types or specs or named or not callable(program):
             compiled = await self.compile_fragment(
                 program, *specs, options=options, cache=cache, **named
             )
-            return await self._load_compiled(compiled, options)
-        return self._make_function(program, options, cache)
+            return await self._load_compiled(compiled, options, tuning)
+        return self._make_function(program, options, cache, tuning)
 
     async def _load_compiled(
-        self, compiled: CompiledFragment, options: FragmentCompilerOptions | None
+        self,
+        compiled: CompiledFragment,
+        options: FragmentCompilerOptions | None,
+        tuning: bool | TuningStore | None,
     ) -> LoadedFragment:
         from accy_async.fragment import load_fragment
         from accy_async.fragment.streams import FragmentStreams
@@ -149,6 +157,8 @@ class SessionFragments(SessionCore):
         self._check("load_fragment")
         if self._fragment_streams is None:
             self._fragment_streams = FragmentStreams(self.backend, self.max_streams)
+        records = await self._launch_tuning_for(compiled, tuning)
+        self._check("load_fragment")
         artifact = b"" if options is None else options.launch_tuning_artifact
         with phase(self.observer, "load", compiled.name):
             return await load_fragment(
@@ -160,6 +170,7 @@ class SessionFragments(SessionCore):
                 check_open=self._check,
                 launch_tuning_artifact=artifact,
                 lend=self._runs.lend,
+                launch_tuning_records=records,
                 instrumentation=None if options is None else options.instrumentation,
             )
 
@@ -168,6 +179,7 @@ class SessionFragments(SessionCore):
         function: Callable[..., Any],
         options: FragmentCompilerOptions | None,
         cache: bool | ArtifactStore,
+        tuning: bool | TuningStore | None,
     ) -> FragmentFunction:
         from accy_async.fragment import FragmentFunction
         from accy_async.fragment.compiling import compile_program
@@ -180,7 +192,7 @@ class SessionFragments(SessionCore):
                 compiled = await compile_program(
                     self.backend, function, specs, named, options=options, cache=cache
                 )
-            return await self._load_compiled(compiled, options)
+            return await self._load_compiled(compiled, options, tuning)
 
         return FragmentFunction(getattr(function, "__name__", "function"), load)
 

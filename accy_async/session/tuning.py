@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
+from accy_async.backends.cleanup import raise_together
 from accy_async.backends.completion import run_abandonable
-from accy_async.errors import InvalidType, SessionClosed
+from accy_async.errors import InvalidType, InvalidValue, SessionClosed
+from accy_async.session.background import (
+    BackgroundTuning,
+    TuningProgress,
+    TuningResults,
+)
 from accy_async.session.core import SessionCore
+from accy_async.session.records import (
+    LAUNCH_KIND,
+    SessionRecords,
+    chosen_store,
+)
 from accy_async.tuning.launches import LaunchTuningCache, tune_launch
-from accy_async.tuning.measuring import measure
-from accy_async.tuning.pacing import SharedPace
+from accy_async.tuning.measuring import MeasureOptions, measure
+from accy_async.tuning.pacing import SharedPace, TuningBudget
 from accy_async.tuning.store import TuningStore
 
 if TYPE_CHECKING:
     from accy_async.artifact.planned import PlannedKernel
     from accy_async.backends.handles import BufferBinding, LoadedArtifact
     from accy_async.dtypes import ScalarArgument
-    from accy_async.tuning.launches import LaunchTuningOutcome
-    from accy_async.tuning.measuring import (
-        Candidate,
-        KeptRounds,
-        MeasureOptions,
-        MeasureOutcome,
+    from accy_async.fragment import FragmentFunction, LoadedFragment
+    from accy_async.fragment.tuning import KernelTuning
+    from accy_async.tuning.launches import (
+        LaunchTuningCacheRecord,
+        LaunchTuningOutcome,
     )
+    from accy_async.tuning.measuring import Candidate, KeptRounds, MeasureOutcome
     from accy_async.tuning.search import (
         KeptSearch,
         Schedule,
@@ -39,12 +50,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionTuning", "Tuner"]
 
-_KIND = "launch_tuning"
 _OutcomeT = TypeVar("_OutcomeT", "MeasureOutcome", "SearchOutcome")
 
 
 class Tuner:
     """Measures in a session, and keeps what it finds; from `Session.tuning`.
+
+    Of the fragments that are tuned in the background it is an async iterator: each
+    turn gives what became of one kernel, as soon as it is known.
 
     Attributes:
         cache: the winners that are known.
@@ -55,7 +68,7 @@ class Tuner:
 
     def __init__(
         self,
-        session: SessionCore,
+        session: SessionRecords,
         cache: LaunchTuningCache,
         store: TuningStore | None,
         pace: SharedPace,
@@ -68,6 +81,47 @@ class Tuner:
         self.is_exclusive = is_exclusive
         self._session = session
         self._is_over = False
+        self._background: BackgroundTuning | None = None
+
+    # Fragments, in the background
+
+    def __aiter__(self) -> TuningResults:
+        """What becomes of each kernel from the first on, until all is done."""
+        return TuningResults(self._background)
+
+    @property
+    def results(self) -> tuple[KernelTuning, ...]:
+        """What became of the kernels of fragments so far."""
+        return tuple(self._background.results) if self._background else ()
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Why fragments could not be tuned, by their names."""
+        return dict(self._background.skipped) if self._background else {}
+
+    @property
+    def progress(self) -> TuningProgress | None:
+        """How far it has come; None where no fragment was given."""
+        return self._background.progress if self._background else None
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every kernel of the fragments is tuned that can be."""
+        return self._background is None or self._background.is_complete
+
+    async def wait(self) -> None:
+        """Return when the fragments are tuned, or the budget is spent.
+
+        Raises:
+            TuningStopped: a candidate took the device with it.
+            DeviceError: a kernel failed where it is launched as usual.
+
+        Cancellation: only the wait stops.
+        """
+        if self._background is not None:
+            await self._background.wait()
+
+    # Candidates and kernels, one by one
 
     async def measure(
         self,
@@ -129,14 +183,21 @@ class Tuner:
             records = outcome.records if judged.is_storable else ()
             outcome = attrs.evolve(outcome, measured=judged, records=records)
         record = self.cache.record_candidates(kernel, outcome.records)
+        if record is not None:
+            await self._keep(record)
+        return outcome
+
+    async def _keep(self, record: LaunchTuningCacheRecord) -> None:
+        """Have everybody know a record: the session, and other processes."""
+        self.cache.import_records([record])
+        self._session._learn([record])  # noqa: SLF001 - as above
         store = self.store
-        if record is not None and store is not None:
+        if store is not None:
             await run_abandonable(
-                lambda: store.keep(_KIND, [record]),
+                lambda: store.keep(LAUNCH_KIND, [record]),
                 lambda _: None,
                 name="keep tuning records",
             )
-        return outcome
 
     async def search(
         self,
@@ -181,8 +242,43 @@ class Tuner:
             raise SessionClosed(f"{call}: the block of session.tuning() was left")
         self._session._check(call)  # noqa: SLF001 - it measures for the session
 
-    def _end(self) -> None:
+    async def _begin(
+        self,
+        fragments: Sequence[LoadedFragment],
+        inputs: Sequence[object] | None,
+        options: MeasureOptions,
+    ) -> None:
+        """Tune fragments from now on, in a task of the session's."""
+        session = self._session
+        beside = self.pace.samples_beside_work
+
+        def judge(found: MeasureOutcome) -> MeasureOutcome:
+            nonlocal beside
+            judged = self._judged(found, beside)
+            beside = self.pace.samples_beside_work
+            return judged
+
+        self._background = BackgroundTuning(
+            fragments,
+            inputs,
+            pace=self.pace,
+            kept=session._kept_rounds,  # noqa: SLF001 - it measures for the session
+            options=options,
+            judge=judge,
+            keep=self._keep,
+            observer=session.observer,
+        )
+        assert session._group is not None  # noqa: SLF001
+        session._group.start_soon(self._background.run)  # noqa: SLF001
+        await self._background.wait_listening()
+
+    async def _end(self) -> Exception | None:
+        """Stop; returns what went wrong in the background, where nobody was told."""
         self._is_over = True
+        if self._background is None:
+            return None
+        await self._background.stop()
+        return self._background.take_error()
 
     def _judged(self, found: _OutcomeT, beside: int) -> _OutcomeT:
         disturbed = self.pace.samples_beside_work - beside
@@ -192,68 +288,127 @@ class Tuner:
         return attrs.evolve(found, is_storable=False, why_not=found.why_not or why)
 
 
-class SessionTuning(SessionCore):
+class SessionTuning(SessionRecords):
     """The tuning of a session."""
 
     @asynccontextmanager
     async def tuning(
         self,
-        *,
-        share: float = 0.1,
-        most_wait_s: float = 1.0,
+        *fragments: LoadedFragment | FragmentFunction,
+        budget: TuningBudget | None = None,
         exclusive: bool = False,
-        store: TuningStore | None = None,
+        store: bool | TuningStore | None = True,
+        inputs: Sequence[object] | None = None,
+        options: MeasureOptions | None = None,
     ) -> AsyncIterator[Tuner]:
         """Tune beside the session's work, or alone.
 
-        Samples run on a stream of the least urgent priority, while no run and no
-        pipeline launch of the session is in flight, and take at most ``share`` of the
-        time. Awaits, first, a thread that reads the store.
+        ::
+
+            async with session.tuning(fragment, budget=TuningBudget(share=0.05)):
+                await serve(fragment)
+
+        Fragments are tuned in the background, kernel by kernel. A winner is used by
+        every invocation that begins after it was found; those in flight keep what
+        they began with. It is also kept for later loads, in this process and others
+        on such a device. Each fragment is measured with the arguments of the first
+        call in the block, which are copied once. When the block is left, tuning ends
+        at its sample; what was measured of that kernel is gone on from in the
+        session's next block.
+
+        Samples run on a stream of the least urgent priority, while nothing else of
+        the session is in flight, as the budget says. Awaits, first, a thread that
+        reads the store.
 
         Args:
-            share: the part of the time that samples may take.
-            most_wait_s: how long a sample waits at most for the session's work to
-                pause, in seconds.
+            fragments: loaded in this session; of a function, what is loaded now.
+            budget: what samples may take.
             exclusive: for benchmarks: wait for the device to be idle first, then take
                 sample after sample; what ran beside other work of the session is
                 found out, and not to be stored.
-            store: where records are read from and kept; None for nowhere, see
-                `accy_async.tuning.default_tuning_store`.
+            store: where records are read from and kept: True for the user's own (see
+                `accy_async.tuning.default_tuning_store`), None or False for nowhere.
+            inputs: what to measure the one fragment given with, as
+                `LoadedFragment.prepare_invocation_bindings` takes it, instead of a
+                call's arguments.
+            options: how the fragments' candidates are measured.
 
         Raises:
             SessionClosed: the session is not open.
-            InvalidValue: a number is out of range.
-            InvalidType: ``store`` is no tuning store.
+            InvalidType, InvalidValue: an argument is none; nothing was begun.
+            TuningStopped, DeviceError: tuning ended so, and nobody was told before;
+                where the block is left.
 
-        Cancellation: nothing was changed.
+        Cancellation: an ordinary exit; no kernel is half tuned, and nothing is left.
         """
         self._check("tuning")
-        if store is not None and not isinstance(store, TuningStore):
-            raise InvalidType("tuning.store", store, "a TuningStore or None")
+        background_of = _fragments_of(self, fragments, inputs)
+        allowed = _budget(budget, exclusive=exclusive)
+        known = chosen_store("tuning.store", store)
         cache = LaunchTuningCache(self.capabilities)
-        pace = SharedPace(
-            1.0 if exclusive else share,
-            self._is_working,
-            most_wait_s=0.0 if exclusive else most_wait_s,
-        )
-        if store is not None:
-            known = store
-            cache.import_records(
-                await run_abandonable(
-                    lambda: known.load(_KIND),
-                    lambda _: None,
-                    name="read tuning records",
-                )
-            )
+        if known is not None:
+            cache.import_records(await self._read_store(known))
+        pace = SharedPace(allowed, self._is_working)
+        tuner = Tuner(self, cache, known, pace, is_exclusive=exclusive)
+        for fragment in background_of:
+            fragment.learn_launch_tuning(cache)
         if exclusive:
             await self.backend.wait_device()
-        tuner = Tuner(self, cache, store, pace, is_exclusive=exclusive)
+        primary: BaseException | None = None
         try:
+            if background_of:
+                given = options or MeasureOptions()
+                await tuner._begin(background_of, inputs, given)  # noqa: SLF001
             yield tuner
-        finally:
-            tuner._end()  # noqa: SLF001 - its life is this block
+        except BaseException as error:  # noqa: BLE001 - raised below
+            primary = error
+        undelivered = await tuner._end()  # noqa: SLF001 - its life is this block
+        raise_together("tuning", primary, [undelivered] if undelivered else [])
 
     def _is_working(self) -> bool:
         """Whether work of the session is in flight."""
         self._forget_completed()
-        return bool(self._in_flight) or self._runs.in_flight > 0
+        streams = self._fragment_streams
+        return (
+            bool(self._in_flight)
+            or self._runs.in_flight > 0
+            or (streams is not None and streams.in_use > 0)
+        )
+
+
+def _budget(budget: TuningBudget | None, *, exclusive: bool) -> TuningBudget:
+    if budget is not None and not isinstance(budget, TuningBudget):
+        raise InvalidType("tuning.budget", budget, "a TuningBudget")
+    given = budget or TuningBudget()
+    return attrs.evolve(given, share=1.0, most_wait_s=0.0) if exclusive else given
+
+
+def _fragments_of(
+    session: SessionCore,
+    given: Sequence[LoadedFragment | FragmentFunction],
+    inputs: Sequence[object] | None,
+) -> list[LoadedFragment]:
+    """The loaded fragments of what `Session.tuning` was given."""
+    if not given:
+        if inputs is not None:
+            raise InvalidValue("tuning.inputs", inputs, "a fragment to use them for")
+        return []
+    from accy_async.fragment import FragmentFunction, LoadedFragment
+
+    found: list[LoadedFragment] = []
+    for place, one in enumerate(given):
+        name = f"tuning.fragments[{place}]"
+        if isinstance(one, FragmentFunction):
+            found += one.fragments
+        elif isinstance(one, LoadedFragment):
+            found.append(one)
+        else:
+            raise InvalidType(name, one, "a LoadedFragment or a FragmentFunction")
+        for loaded in found:
+            if loaded.backend is not session.backend:
+                raise InvalidValue(name, one, "a fragment that this session loaded")
+            if loaded.is_closed:
+                raise SessionClosed(f"{name}: fragment {loaded.name!r} was closed")
+    if inputs is not None and len(found) != 1:
+        raise InvalidValue("tuning.fragments", len(found), "one, with inputs")
+    return list(dict.fromkeys(found))

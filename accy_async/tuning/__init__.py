@@ -42,6 +42,7 @@ from accy_async.tuning.measuring import (
     measure,
     open_measurement,
 )
+from accy_async.tuning.pacing import TuningBudget
 from accy_async.tuning.race import RaceRules, Standing
 from accy_async.tuning.store import TuningStore, default_tuning_store
 
@@ -66,6 +67,7 @@ __all__ = [
     "ResultCheck",
     "Standing",
     "TimeSource",
+    "TuningBudget",
     "TuningStore",
     "decode_launch_tuning_artifact",
     "default_tuning_store",

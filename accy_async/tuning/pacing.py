@@ -1,4 +1,4 @@
-"""Letting real work go first: samples between its pieces, and only so many of them."""
+"""Letting real work go first: how long a sample waits before it is taken."""
 
 from __future__ import annotations
 
@@ -6,50 +6,75 @@ from collections.abc import Callable
 
 import anyio
 import anyio.lowlevel
+import attrs
 
-from accy_async.errors import InvalidType, InvalidValue
+from accy_async.values import number, optional
 
-__all__ = ["SharedPace"]
+__all__ = ["BudgetSpent", "SampleTooLong", "SharedPace", "TuningBudget"]
 
 _LOOK_S = 0.0005
 """How often it is looked whether real work is in flight."""
+
+
+class BudgetSpent(Exception):
+    """The device time of a budget is used up: no error, but an end."""
+
+
+class SampleTooLong(Exception):
+    """A launch holds the device for longer than the budget lets a sample."""
+
+
+@attrs.frozen(kw_only=True)
+class TuningBudget:
+    """What tuning may take from a device that serves at the same time.
+
+    Attributes:
+        share: the part of the time that samples may take, above 0, at most 1.
+        most_wait_s: how long a sample waits at most for real work to pause, in
+            seconds; then it is taken beside it.
+        most_delay_s: how long a sample may hold the device, in seconds: what real
+            work that comes meanwhile may be delayed by. Kernels that take longer are
+            not tuned. None for no bound of its own: some 20 us, or one launch where
+            that takes longer.
+        total_s: seconds of device time in all, after which tuning ends; None for as
+            many as it takes.
+    """
+
+    share: float = attrs.field(default=0.1, validator=number(1e-6, 1.0))
+    most_wait_s: float = attrs.field(default=1.0, validator=number(0.0, 1e9))
+    most_delay_s: float | None = attrs.field(
+        default=None, validator=optional(number(1e-9, 1e6))
+    )
+    total_s: float | None = attrs.field(
+        default=None, validator=optional(number(1e-9, 1e9))
+    )
 
 
 class SharedPace:
     """Waits before each sample until real work leaves room for it.
 
     A sample waits while real work is in flight, and so long that samples take at most
-    ``share`` of the time. Work that never pauses is not waited for longer than
-    ``most_wait_s``, so that tuning comes to an end beside it; its samples then are of
-    a device that is shared, which shows in the conditions.
+    the budget's share of the time. Work that never pauses is not waited for longer
+    than ``most_wait_s``, so that tuning comes to an end beside it; its samples then
+    are of a device that is shared, which shows in the conditions.
 
     Args:
-        share: the part of the time that samples may take, above 0, at most 1.
+        budget: what samples may take.
         is_busy: whether real work is in flight now.
-        most_wait_s: the longest wait for it to pause, in seconds.
 
     Attributes:
         waited_s: seconds waited so far.
-        samples_beside_work: samples that were taken while real work was in flight.
-
-    Raises:
-        InvalidType: a number is none.
-        InvalidValue: it is out of range.
+        spent_s: seconds that samples have taken so far.
+        samples: how many there were.
+        samples_beside_work: those of them that were taken while real work was in
+            flight.
     """
 
-    def __init__(
-        self, share: float, is_busy: Callable[[], bool], *, most_wait_s: float = 1.0
-    ) -> None:
-        for name, value in (("share", share), ("most_wait_s", most_wait_s)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise InvalidType(f"SharedPace.{name}", value, "a number")
-        if not 0.0 < share <= 1.0:
-            raise InvalidValue("SharedPace.share", share, "above 0, at most 1")
-        if not most_wait_s >= 0.0:
-            raise InvalidValue("SharedPace.most_wait_s", most_wait_s, "0 or more")
-        self.share = share
-        self.most_wait_s = most_wait_s
+    def __init__(self, budget: TuningBudget, is_busy: Callable[[], bool]) -> None:
+        self.budget = budget
         self.waited_s = 0.0
+        self.spent_s = 0.0
+        self.samples = 0
         self.samples_beside_work = 0
         self._is_busy = is_busy
 
@@ -59,17 +84,31 @@ class SharedPace:
         Args:
             last_ns: what the sample before took.
 
+        Raises:
+            BudgetSpent: no further sample is to be taken.
+            SampleTooLong: samples of this kernel hold the device for too long.
+
         Cancellation: only the wait stops.
         """
+        budget = self.budget
         begun = anyio.current_time()
-        rest_s = last_ns * 1e-9 * (1.0 / self.share - 1.0)
+        self.spent_s += last_ns * 1e-9
+        if budget.total_s is not None and self.spent_s >= budget.total_s:
+            raise BudgetSpent(f"{budget.total_s:g} s of device time are used up")
+        if budget.most_delay_s is not None and last_ns > budget.most_delay_s * 1e9:
+            raise SampleTooLong(
+                f"a sample holds the device for {last_ns / 1e3:.0f} us, more than "
+                f"the budget's most_delay_s of {budget.most_delay_s * 1e6:.0f} us"
+            )
+        rest_s = last_ns * 1e-9 * (1.0 / budget.share - 1.0)
         if rest_s > 0.0:
             await anyio.sleep(rest_s)
         else:
             await anyio.lowlevel.checkpoint()
-        gives_up_at = anyio.current_time() + self.most_wait_s
+        gives_up_at = anyio.current_time() + budget.most_wait_s
         # Work comes and goes in several ways; no one event tells of all.
         while self._is_busy() and anyio.current_time() < gives_up_at:  # noqa: ASYNC110
             await anyio.sleep(_LOOK_S)
+        self.samples += 1
         self.samples_beside_work += self._is_busy()
         self.waited_s += anyio.current_time() - begun

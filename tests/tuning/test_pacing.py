@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import attrs
 import pytest
 
 from accy_async import open_session
@@ -15,18 +16,19 @@ from accy_async.dtypes import DType
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.graph import LaunchGraphBuilder
 from accy_async.tuning import MeasureOptions, RaceRules, TuningStore
-from accy_async.tuning.pacing import SharedPace
+from accy_async.tuning.pacing import SharedPace, TuningBudget
 from tests.tuning.devices import ScriptedDevice, candidates, noisy
 from tests.tuning.samples import kernel
 
 pytestmark = pytest.mark.anyio
 
+ALL = TuningBudget(share=1.0)
 QUICK = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=48, repeats=0))
 
 
 async def test_samples_take_their_share_of_the_time() -> None:
     """10 samples of 10 ms each, a quarter of the time: at least 300 ms of rest."""
-    pace = SharedPace(0.25, lambda: False)
+    pace = SharedPace(TuningBudget(share=0.25), lambda: False)
     begun = anyio.current_time()
     for _ in range(10):
         await pace(10e6)
@@ -37,16 +39,16 @@ async def test_samples_take_their_share_of_the_time() -> None:
 
 async def test_real_work_goes_first_but_not_for_ever() -> None:
     busy = iter([True, True, True, False, False])
-    pace = SharedPace(1.0, lambda: next(busy))
+    pace = SharedPace(TuningBudget(share=1.0), lambda: next(busy))
     await pace(0.0)
     assert pace.samples_beside_work == 0
-    always = SharedPace(1.0, lambda: True, most_wait_s=0.01)
+    always = SharedPace(TuningBudget(share=1.0, most_wait_s=0.01), lambda: True)
     await always(0.0)
     assert always.samples_beside_work == 1
 
 
 async def test_waiting_for_real_work_may_be_cancelled() -> None:
-    pace = SharedPace(1.0, lambda: True, most_wait_s=60.0)
+    pace = SharedPace(TuningBudget(share=1.0, most_wait_s=60.0), lambda: True)
     with anyio.move_on_after(0.02) as scope:
         await pace(0.0)
     assert scope.cancelled_caught
@@ -55,11 +57,11 @@ async def test_waiting_for_real_work_may_be_cancelled() -> None:
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
 def test_shares_that_are_none_are_refused(share: float) -> None:
     with pytest.raises(InvalidValue, match="share"):
-        SharedPace(share, lambda: False)
+        TuningBudget(share=share)
     with pytest.raises(InvalidType, match="share"):
-        SharedPace("all", lambda: False)  # type: ignore[arg-type]
+        TuningBudget(share="all")  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="most_wait_s"):
-        SharedPace(1.0, lambda: False, most_wait_s=-1.0)
+        TuningBudget(most_wait_s=-1.0)
 
 
 # In a session
@@ -85,7 +87,7 @@ async def test_a_session_tunes_and_the_next_one_knows(tmp_path: Path) -> None:
     device = ScriptedDevice(by_threads({32: 5e5, 64: 3e5, 128: 4e5}))
     of, loaded, buffers = planned(device)
     async with open_session(device) as session:
-        async with session.tuning(share=1.0, store=store) as tuner:
+        async with session.tuning(budget=ALL, store=store) as tuner:
             assert tuner.cache.selection(of) is None  # type: ignore[arg-type]
             outcome = await tuner.tune_launch(of, loaded, buffers, options=QUICK)  # type: ignore[arg-type]
             assert outcome.measured is not None
@@ -104,7 +106,7 @@ async def test_a_tuner_ends_with_its_block() -> None:
     of, loaded, buffers = planned(device)
     async with open_session(device) as session:
         with pytest.raises(ZeroDivisionError):
-            async with session.tuning(share=1.0) as tuner:
+            async with session.tuning(budget=ALL, store=None) as tuner:
                 raise ZeroDivisionError
         with pytest.raises(SessionClosed, match="measure: the block of session"):
             await tuner.measure(candidates(device, 2), QUICK)
@@ -136,7 +138,8 @@ async def test_samples_are_taken_between_runs() -> None:
     builder.copy(source, target)
     plan = builder.build()
     async with open_session(device) as session:
-        async with session.tuning(share=1.0, most_wait_s=30.0) as tuner:
+        patient = attrs.evolve(ALL, most_wait_s=30.0)
+        async with session.tuning(budget=patient, store=None) as tuner:
             device.hold_all()
             run = session.start(
                 plan, {"source": device.source, "target": device.target}
@@ -190,7 +193,7 @@ async def test_a_cancelled_tuner_keeps_nothing(tmp_path: Path) -> None:
     of, loaded, buffers = planned(device)
     async with open_session(device) as session:
         with anyio.CancelScope() as scope:
-            async with session.tuning(share=1.0, store=store) as tuner:
+            async with session.tuning(budget=ALL, store=store) as tuner:
                 launches = 0
 
                 def on_call(call: object) -> None:

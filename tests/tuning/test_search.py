@@ -23,7 +23,13 @@ from accy_async.errors import (
     UnsupportedOperation,
 )
 from accy_async.session import open_session
-from accy_async.tuning import CandidateStatus, MeasureOptions, RaceRules, Standing
+from accy_async.tuning import (
+    CandidateStatus,
+    MeasureOptions,
+    RaceRules,
+    Standing,
+    TuningBudget,
+)
 from accy_async.tuning.search import (
     Exhaustive,
     KeptSearch,
@@ -454,8 +460,9 @@ async def test_a_session_searches_beside_its_work_and_no_longer_than_its_block()
 ):
     device = device_of(valley)
     build, buffers = build_on(device), buffers_of(device)
+    budget = TuningBudget(share=1.0)
     async with open_session(device) as session:
-        async with session.tuning(share=1.0) as tuner:
+        async with session.tuning(budget=budget, store=None) as tuner:
             outcome = await tuner.search(SPACE, build, buffers, options=QUICK)
             assert str(outcome.winner) == "threads=256"
             assert outcome.is_storable

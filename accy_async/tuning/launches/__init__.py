@@ -23,9 +23,11 @@ from accy_async.tuning.launches.candidates import (
 from accy_async.tuning.launches.key import LaunchTuningCacheKey
 from accy_async.tuning.launches.measuring import (
     LaunchTuningOutcome,
+    launch_candidates,
     launch_requests,
     measure_launch_candidates,
     tune_launch,
+    winning_records,
 )
 from accy_async.tuning.launches.records import (
     LAUNCH_CODEC,
@@ -52,7 +54,9 @@ __all__ = [
     "encode_launch_tuning_artifact",
     "is_tunable",
     "launch_candidate_record",
+    "launch_candidates",
     "launch_requests",
     "measure_launch_candidates",
     "tune_launch",
+    "winning_records",
 ]

@@ -51,9 +51,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LaunchTuningOutcome",
+    "launch_candidates",
     "launch_requests",
     "measure_launch_candidates",
     "tune_launch",
+    "winning_records",
 ]
 
 _WHAT = "measuring launch candidates"
@@ -197,18 +199,41 @@ async def tune_launch(
         )
     if not is_tunable(kernel):
         return LaunchTuningOutcome(measured=None)
-    requests = launch_requests(kernel, loaded, buffers, scalars)
-    candidates = [
-        Candidate(name=str(index), request=request)
-        for index, request in enumerate(requests)
-    ]
+    candidates = launch_candidates(kernel, loaded, buffers, scalars)
     found = await measure(backend, candidates, options, kept=kept, pace=pace)
-    return LaunchTuningOutcome(measured=found, records=_records(kernel, found))
+    return LaunchTuningOutcome(measured=found, records=winning_records(kernel, found))
 
 
-def _records(
+def launch_candidates(
+    kernel: PlannedKernel,
+    loaded: LoadedArtifact,
+    buffers: Sequence[BufferBinding],
+    scalars: Sequence[ScalarArgument] = (),
+) -> list[Candidate]:
+    """A kernel's launch candidates to measure, named by their numbers.
+
+    Args:
+        kernel: the kernel.
+        loaded: the same, as the device has it.
+        buffers: its buffer arguments, the element count's among them.
+        scalars: its scalar arguments.
+    """
+    return [
+        Candidate(name=str(index), request=request)
+        for index, request in enumerate(
+            launch_requests(kernel, loaded, buffers, scalars)
+        )
+    ]
+
+
+def winning_records(
     kernel: PlannedKernel, found: MeasureOutcome
 ) -> tuple[LaunchCandidateRecord, ...]:
+    """The winner of `launch_candidates`, for `LaunchTuningCache.record_candidates`.
+
+    None where its time may not be kept. Where candidates do not differ the winner is
+    the first: nobody takes noise for one.
+    """
     if not found.is_storable or found.winner is None:
         return ()
     winner = found.candidate(found.winner)

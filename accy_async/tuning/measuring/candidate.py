@@ -104,6 +104,8 @@ class ResultCheck:
             bits for all if left out.
         relative: difference of floats that is allowed, relative to the greater one.
         absolute: the same in absolute terms; either will do.
+        of_largest: the same relative to the largest finite number of the buffer that
+            is compared with: for sums in another order, some of which come out small.
         reference: the right bytes of a buffer argument, by its place; where there are
             any, the baseline is held against them as well.
     """
@@ -115,6 +117,7 @@ class ResultCheck:
     )
     relative: float = attrs.field(default=1e-5, validator=number(0.0))
     absolute: float = attrs.field(default=0.0, validator=number(0.0))
+    of_largest: float = attrs.field(default=0.0, validator=number(0.0))
     reference: Mapping[int, bytes] = attrs.field(factory=dict)
 
 

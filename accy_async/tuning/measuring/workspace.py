@@ -163,9 +163,11 @@ def first_wrong(
             _numbers(data[: count * width], dtype) for data in (got, expected)
         )
         with np.errstate(invalid="ignore", over="ignore"):
+            sizes = np.abs(right)
+            largest = sizes.max(initial=0.0, where=np.isfinite(sizes))
             bound = np.maximum(
-                check.absolute,
-                check.relative * np.maximum(np.abs(left), np.abs(right)),
+                max(check.absolute, check.of_largest * largest),
+                check.relative * np.maximum(np.abs(left), sizes),
             )
             is_near = np.isfinite(bound) & (np.abs(left - right) <= bound)
             wrong &= ~is_near & (left != right)

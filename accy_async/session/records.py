@@ -1,0 +1,91 @@
+"""The tuning records that a session knows: read once, learnt since, told to loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from accy_async.backends.completion import run_abandonable
+from accy_async.errors import InvalidType
+from accy_async.session.core import SessionCore
+from accy_async.tuning.launches import LaunchTuningCache, is_tunable
+from accy_async.tuning.store import TuningStore, default_tuning_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from accy_async.fragment.compiled import CompiledFragment
+    from accy_async.fragment.streams import FragmentStreams
+    from accy_async.tuning.launches import LaunchTuningCacheKey, LaunchTuningCacheRecord
+    from accy_async.tuning.measuring import KeptRounds
+
+__all__ = ["LAUNCH_KIND", "SessionRecords", "chosen_store"]
+
+LAUNCH_KIND = "launch_tuning"
+"""What stores call launch records."""
+
+
+class SessionRecords(SessionCore):
+    """What fragments and their tuning share in a session."""
+
+    _fragment_streams: FragmentStreams | None = None
+    _launch_records: LaunchTuningCache | None = None
+    _stores_read: frozenset[Path] = frozenset()
+    _rounds: dict[LaunchTuningCacheKey, KeptRounds] | None = None
+
+    @property
+    def _kept_rounds(self) -> dict[LaunchTuningCacheKey, KeptRounds]:
+        """Samples of kernels whose measurement was cut short, to go on from."""
+        if self._rounds is None:
+            self._rounds = {}
+        return self._rounds
+
+    async def _launch_tuning_for(
+        self, compiled: CompiledFragment, store: bool | TuningStore | None
+    ) -> list[LaunchTuningCacheRecord]:
+        """The records that a fragment begins with; awaits, once, reading the store."""
+        kernels = [kernel for kernel in compiled.plan.kernels if is_tunable(kernel)]
+        chosen = chosen_store("load_fragment.tuning", store)
+        if not kernels or chosen is None:
+            return []
+        if chosen.folder not in self._stores_read:
+            await self._read_store(chosen)
+        known = self._learn(())
+        found = [known.record_of(kernel) for kernel in kernels]
+        return [one for one in found if one is not None]
+
+    async def _read_store(
+        self, store: TuningStore
+    ) -> tuple[LaunchTuningCacheRecord, ...]:
+        """Learn all that a store knows; on a thread.
+
+        Cancellation: returns at once; what is read is dropped.
+        """
+        records: tuple[LaunchTuningCacheRecord, ...] = await run_abandonable(
+            lambda: store.load(LAUNCH_KIND), lambda _: None, name="read tuning records"
+        )
+        self._learn(records)
+        self._stores_read |= {store.folder}
+        return records
+
+    def _learn(self, records: Iterable[LaunchTuningCacheRecord]) -> LaunchTuningCache:
+        """Remember records, for what is loaded from now on; all that is known."""
+        if self._launch_records is None:
+            self._launch_records = LaunchTuningCache(self.capabilities)
+        self._launch_records.import_records(records)
+        return self._launch_records
+
+
+def chosen_store(name: str, store: bool | TuningStore | None) -> TuningStore | None:
+    """The store that an argument chooses; None for none.
+
+    Raises:
+        InvalidType: the argument, of that name, chooses nothing.
+    """
+    if store is True:
+        return default_tuning_store()
+    if store is None or store is False:
+        return None
+    if not isinstance(store, TuningStore):
+        raise InvalidType(name, store, "a TuningStore, True, False or None")
+    return store

@@ -1,0 +1,511 @@
+"""Fragments tuned in the background, beside the calls that they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import attrs
+import numpy as np
+import pytest
+
+from accy_async import Session, open_session
+from accy_async.artifact.store import ArtifactStore
+from accy_async.backends import LaunchRequest, RecordingBackend
+from accy_async.backends.capabilities import Capabilities
+from accy_async.errors import (
+    AccyError,
+    DeviceError,
+    DeviceLost,
+    InvalidType,
+    InvalidValue,
+    SessionClosed,
+    TuningStopped,
+)
+from accy_async.fragment import LoadedFragment
+from accy_async.observe.protocol import Observer, State
+from accy_async.session.tuning import Tuner
+from accy_async.tuning import (
+    MeasureOptions,
+    RaceRules,
+    Standing,
+    TuningBudget,
+    TuningStore,
+)
+from tests.fragment.plans import ADD, CHAIN, SCALED
+from tests.harness.enumeration import (
+    Operation,
+    act,
+    cancel_each_await,
+    interrupt_each_await,
+    without_grace,
+)
+from tests.tuning.devices import ScriptedDevice
+
+pytestmark = pytest.mark.anyio
+
+ONES = np.ones(8, np.float32)
+ALL = TuningBudget(share=1.0)
+QUICK = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=16, repeats=0))
+FIRST, SECOND = 32, 4
+"""Threads of a block in the two candidates of each kernel."""
+
+
+def scripted(**times: float) -> ScriptedDevice:
+    """A device on which the second candidate is the faster one, unless told so."""
+    of = {FIRST: times.pop("first", 5e5), SECOND: times.pop("second", 3e5)}
+    return ScriptedDevice(by_threads(of))
+
+
+def by_threads(times: dict[int, float]) -> Callable[[LaunchRequest], float]:
+    return lambda request: times[request.geometry.threadgroup[0]]
+
+
+class Another(ScriptedDevice):
+    """A device of another architecture."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        own = super().capabilities
+        identity = attrs.evolve(own.identity, architecture="another")
+        return attrs.evolve(own, identity=identity)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TuningStore:
+    return TuningStore(ArtifactStore(tmp_path))
+
+
+def candidate_of(fragment: LoadedFragment, index: int = 0) -> int | None:
+    return fragment.graph.nodes[index].tuning_candidate
+
+
+async def test_a_winner_is_swapped_in_between_two_calls(store: TuningStore) -> None:
+    device = scripted()
+    async with open_session(device) as session:
+        fragment = await session.load_fragment(ADD, tuning=store)
+        async with session.tuning(
+            fragment, budget=ALL, store=store, options=QUICK
+        ) as tuner:
+            assert not tuner.is_complete
+            await fragment(ONES, ONES)
+            assert device.launches[-1].threadgroup[0] == FIRST
+            async for result in tuner:
+                assert result.is_swapped
+                assert (result.before, result.now) == (0, 1)
+                assert result.speedup == pytest.approx(5 / 3, rel=0.02)
+                assert result.outcome is not None
+                assert result.outcome.standing is Standing.FASTER
+            assert tuner.is_complete
+            await fragment(ONES, ONES)
+            assert device.launches[-1].threadgroup[0] == SECOND
+        assert [one.kernel for one in tuner.results] == ["kernel_0"]
+        await fragment.aclose()
+        assert device.left() in ({}, {"streams": 1})  # kept for calls
+        # What is loaded later in the session begins with it.
+        assert candidate_of(await session.load_fragment(ADD, tuning=store)) == 1
+        assert candidate_of(await session.load_fragment(ADD, tuning=None)) is None
+    assert len(store.load("launch_tuning")) == 1
+
+
+async def test_the_next_start_knows_and_another_device_does_not(
+    store: TuningStore,
+) -> None:
+    async with open_session(scripted()) as session:
+        fragment = await session.load_fragment(ADD, tuning=store)
+        async with session.tuning(
+            fragment, budget=ALL, store=store, inputs=[ONES, ONES], options=QUICK
+        ) as tuner:
+            await tuner.wait()
+    device = scripted()
+    async with open_session(device) as session:
+        fragment = await session.load_fragment(ADD, tuning=store)
+        assert fragment.tuning_record_count == 1
+        await fragment(ONES, ONES)
+        assert device.launches[-1].threadgroup[0] == SECOND
+        launches = device.launch_count
+        async with session.tuning(fragment, store=store) as tuner:
+            await tuner.wait()
+            assert tuner.is_complete  # at once
+            assert tuner.results == ()
+        assert device.launch_count == launches
+    other = Another(by_threads({FIRST: 5e5, SECOND: 3e5}))
+    async with open_session(other) as session:
+        fragment = await session.load_fragment(ADD, tuning=store)
+        assert fragment.tuning_record_count == 0
+        await fragment(ONES, ONES)
+        assert other.launches[-1].threadgroup[0] == FIRST
+
+
+async def test_where_candidates_do_not_differ_the_first_one_is_kept() -> None:
+    async with open_session(scripted(second=5e5)) as session:
+        fragment = await session.load_fragment(ADD, tuning=None)
+        async with session.tuning(
+            fragment, budget=ALL, store=None, inputs=[ONES, ONES], options=QUICK
+        ) as tuner:
+            await tuner.wait()
+        (result,) = tuner.results
+        assert not result.is_swapped
+        assert result.record is not None
+        assert result.record.selection.candidate_index == 0
+        assert result.speedup == 1.0
+
+
+async def test_each_kernel_is_measured_on_what_those_before_it_left() -> None:
+    """Kernels run in their order between the measurements, with their winners.
+
+    Of the four kernels two are the same: what is known of one holds for the other.
+    """
+    device = scripted()
+    async with open_session(device) as session:
+        fragment = await session.load_fragment(CHAIN, tuning=None)
+        async with session.tuning(
+            fragment, budget=ALL, store=None, options=QUICK
+        ) as tuner:
+            await fragment(ONES)
+            names = [(r.kernel_index, r.kernel) async for r in tuner]
+        assert names == [(0, "kernel_0"), (1, "again"), (3, "kernel_3")]
+        assert [candidate_of(fragment, index) for index in range(4)] == [1] * 4
+        await fragment.aclose()
+        assert device.left() in ({}, {"streams": 1})  # kept for calls
+
+
+async def test_scalars_of_the_call_are_used() -> None:
+    from accy_async.artifact import ScalarArgument
+
+    device = scripted()
+    async with open_session(device) as session:
+        fragment = await session.load_fragment(SCALED, tuning=None)
+        async with session.tuning(
+            fragment, budget=ALL, store=None, options=QUICK
+        ) as tuner:
+            scalars = [ScalarArgument.u32(3)]
+            await fragment.invoke([ONES, ONES], runtime_scalars=scalars)
+            await tuner.wait()
+        assert {launch.scalars[1] for launch in device.launches} == set(scalars)
+
+
+async def test_no_call_waits_for_tuning_that_waits_for_the_device() -> None:
+    """Calls end while a sample is in flight."""
+    device = scripted()
+    async with open_session(device, grace=0.1) as session:
+        fragment = await session.load_fragment(ADD, tuning=None)
+        await fragment(ONES, ONES)
+        async with session.tuning(
+            fragment, budget=ALL, store=None, inputs=[ONES, ONES], options=QUICK
+        ) as tuner:
+            with anyio.fail_after(5):
+                while tuner.progress is None or tuner.progress.step is None:
+                    await anyio.lowlevel.checkpoint()
+            for _ in range(5):
+                await fragment(ONES, ONES)
+            await tuner.wait()
+    assert tuner.is_complete
+
+
+async def test_cut_short_at_any_sample_it_leaves_nothing_and_goes_on() -> None:
+    """The next block begins with the samples of the one before."""
+    place = 0
+    while True:
+        device = scripted()
+        async with open_session(device) as session:
+            fragment = await session.load_fragment(ADD, tuning=None)
+            before = device.left()
+            with anyio.CancelScope() as scope:
+                device.on_call = cancelling_at(place, scope)
+                async with tuned(session, fragment) as tuner:
+                    await tuner.wait()
+            device.on_call = None
+            assert device.left() == before, place
+            if not scope.cancelled_caught:
+                break
+            assert candidate_of(fragment) is None
+            assert not tuner.is_complete
+            kept = sum(len(one.rounds) for one in session._kept_rounds.values())
+            launches = device.launch_count
+            async with tuned(session, fragment) as tuner:
+                await tuner.wait()
+            assert candidate_of(fragment) == 1
+            # Two are checked, and warmed up twice, if there are still rounds to come.
+            rounds = 8 - kept
+            assert device.launch_count - launches == 2 + (rounds > 0) * 4 + 2 * rounds
+            assert not session._kept_rounds
+        place += 1
+    assert place >= 6 + 2 * 8
+
+
+def tuned(
+    session: Session, fragment: LoadedFragment
+) -> AbstractAsyncContextManager[Tuner]:
+    return session.tuning(
+        fragment, budget=ALL, store=None, inputs=[ONES, ONES], options=QUICK
+    )
+
+
+def cancelling_at(place: int, scope: anyio.CancelScope) -> Callable[[object], None]:
+    """Cancels as the wait begins that comes after so many others."""
+    waits = 0
+
+    def on_call(call: object) -> None:
+        nonlocal waits
+        if str(call).startswith("wait_stream"):
+            if waits == place:
+                scope.cancel()
+            waits += 1
+
+    return on_call
+
+
+async def test_a_block_that_is_left_while_nobody_calls_leaves_nothing() -> None:
+    device = scripted()
+    async with open_session(device) as session:
+        fragment = await session.load_fragment(ADD, tuning=None)
+        before = device.left()
+        with pytest.raises(ZeroDivisionError):
+            async with session.tuning(fragment, store=None) as tuner:
+                await anyio.lowlevel.checkpoint()
+                raise ZeroDivisionError
+        assert device.left() == before
+        assert not tuner.is_complete
+        assert [result async for result in tuner] == []
+        await fragment(ONES, ONES)  # nobody listens any more
+        assert device.launch_count == 1
+
+
+async def test_a_budget_ends_it() -> None:
+    """After the device time that it allows; or for kernels that take too long."""
+    device = scripted()
+    async with open_session(device) as session:
+        fragment = await session.load_fragment(ADD, tuning=None)
+        spent = attrs.evolve(ALL, total_s=4e-3)
+        async with session.tuning(
+            fragment, budget=spent, store=None, inputs=[ONES, ONES], options=QUICK
+        ) as tuner:
+            await tuner.wait()
+        assert not tuner.is_complete
+        assert tuner.results == ()
+        assert tuner.progress is not None
+        assert 4e-3 <= tuner.progress.spent_s < 5e-3
+        short = attrs.evolve(ALL, most_delay_s=1e-4)
+        async with session.tuning(
+            fragment, budget=short, store=None, inputs=[ONES, ONES], options=QUICK
+        ) as tuner:
+            await tuner.wait()
+        assert tuner.is_complete
+        (result,) = tuner.results
+        assert result.why_not.startswith("a sample holds the device for 500 us")
+        assert candidate_of(fragment) is None
+
+
+async def test_a_lost_device_is_told_once() -> None:
+    """To who waits, or else where the block is left."""
+    for waits in (True, False):
+        device = scripted()
+        stopped: BaseException | None = None
+        with pytest.raises((DeviceLost, ExceptionGroup)):
+            async with open_session(device) as session:
+                fragment = await session.load_fragment(ADD, tuning=None)
+                try:
+                    async with tuned(session, fragment) as tuner:
+                        device.fail_execution(9, sticky=True)
+                        if waits:
+                            with pytest.raises(TuningStopped):
+                                await tuner.wait()
+                        else:
+                            await until(tuner)
+                except TuningStopped as error:
+                    stopped = error
+                    raise
+                await fragment(ONES, ONES)
+        assert (stopped is None) is waits
+
+
+async def until(tuner: Tuner) -> None:
+    """Return when the background has ended, asking for nothing."""
+    with anyio.fail_after(5):
+        while tuner._background is not None and not tuner._background.is_done:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_fragment_that_is_closed_meanwhile_is_passed_over() -> None:
+    device = scripted()
+    async with open_session(device) as session:
+        first = await session.load_fragment(ADD, tuning=None)
+        second = await session.load_fragment(CHAIN, tuning=None)
+        async with session.tuning(
+            first, second, budget=ALL, store=None, options=QUICK
+        ) as tuner:
+            await first(ONES, ONES)
+            await first.aclose()
+            await second(ONES)
+            await tuner.wait()
+        assert list(tuner.skipped) == ["add"]
+        assert "closed" in tuner.skipped["add"]
+        assert candidate_of(second) == 1
+        await second.aclose()
+        assert device.left() in ({}, {"streams": 1})  # kept for calls
+
+
+async def test_a_call_that_is_cut_short_serves_as_well() -> None:
+    """Its arguments are copied, whatever becomes of it."""
+    device = scripted()
+    async with open_session(device, grace=0.01) as session:
+        fragment = await session.load_fragment(ADD, tuning=None)
+        await fragment(ONES, ONES)
+        async with session.tuning(
+            fragment, budget=ALL, store=None, options=QUICK
+        ) as tuner:
+            device.hold_all()
+            with pytest.raises(ExceptionGroup), anyio.move_on_after(0.001):
+                await fragment(ONES, ONES)
+            device.release_all()
+            await tuner.wait()
+        assert candidate_of(fragment) == 1
+
+
+async def test_a_copy_that_fails_is_told_to_who_tunes_and_not_to_who_calls() -> None:
+    device = scripted()
+    async with open_session(device) as session:
+        fragment = await session.load_fragment(ADD, tuning=None)
+        served = [await fragment(ONES, ONES)]
+        before = device.left()
+        with pytest.raises(DeviceError):
+            async with session.tuning(fragment, store=None) as tuner:
+                device.fail("write_buffer", 1)
+                served.append(await fragment(ONES, ONES))
+                await until(tuner)
+        assert len(served) == 2
+        assert device.left() == before
+
+
+async def test_what_cannot_be_tuned_is_refused_at_once() -> None:
+    async with open_session(scripted()) as other:
+        stranger = await other.load_fragment(ADD, tuning=None)
+        device = scripted()
+        async with open_session(device) as session:
+            fragment = await session.load_fragment(ADD, tuning=None)
+            for given, error, words in (
+                ((ADD,), InvalidType, "a LoadedFragment or a FragmentFunction"),
+                ((stranger,), InvalidValue, "that this session loaded"),
+            ):
+                with pytest.raises(error, match=words):
+                    async with session.tuning(*given):
+                        pass
+            with pytest.raises(InvalidType, match="a TuningBudget"):
+                async with session.tuning(fragment, budget=0.1):  # type: ignore[arg-type]
+                    pass
+            with pytest.raises(InvalidValue, match="inputs"):
+                async with session.tuning(inputs=[ONES]):
+                    pass
+            await fragment.aclose()
+            with pytest.raises(SessionClosed):
+                async with session.tuning(fragment):
+                    pass
+
+
+class Listening(Observer):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def run_started(
+        self, run_id: int, plan_name: str, node_count: int, time_ns: int
+    ) -> None:
+        self.told.append(("run", plan_name, node_count))
+
+    def node_submitted(
+        self,
+        run_id: int,
+        node_id: int,
+        name: str,
+        kind: str,
+        stream_id: int,
+        time_ns: int,
+    ) -> None:
+        self.told.append(("node", node_id, name, kind))
+
+    def node_finished(
+        self,
+        run_id: int,
+        node_id: int,
+        time_ns: int,
+        state: State,
+        error: BaseException | None,
+    ) -> None:
+        self.told.append(("done", node_id, state))
+
+    def run_finished(
+        self, run_id: int, time_ns: int, state: State, error: BaseException | None
+    ) -> None:
+        self.told.append(("end", state))
+
+
+async def test_an_observer_sees_a_run_of_kernels() -> None:
+    """So that a progress bar shows it as any other run."""
+    listening = Listening()
+    async with open_session(scripted(), observer=listening) as session:
+        fragment = await session.load_fragment(CHAIN, tuning=None)
+        async with session.tuning(
+            fragment, budget=ALL, store=None, inputs=[ONES], options=QUICK
+        ) as tuner:
+            await tuner.wait()
+    assert listening.told == [
+        ("run", "tuning chain", 4),
+        ("node", 0, "kernel_0", "tuning"),
+        ("done", 0, "ok"),
+        ("node", 1, "again", "tuning"),
+        ("done", 1, "ok"),
+        ("node", 3, "kernel_3", "tuning"),
+        ("done", 3, "ok"),
+        ("end", "ok"),
+    ]
+
+
+# Cut short everywhere
+
+
+async def tune_a_call(backend: RecordingBackend) -> None:
+    """A block of tuning with one call in it, as short as can be."""
+    options = MeasureOptions(
+        rules=RaceRules(min_rounds=4, max_rounds=4, repeats=0),
+        warmup=0,
+        most_launches=1,
+    )
+    async with (
+        open_session(backend, grace=4.0) as session,
+        await session.load_fragment(ADD, tuning=None) as fragment,
+        session.tuning(fragment, budget=ALL, store=None, options=options) as tuner,
+    ):
+        await fragment(ONES, ONES)
+        await tuner.wait()
+
+
+async def check_nothing_left(backend: RecordingBackend, operation: Operation) -> None:
+    """Nothing is alive, and tuning works again."""
+    backend.release_all()
+    assert not any(backend.live_objects().values()), backend.live_objects()
+    await operation(backend)
+    assert not any(backend.live_objects().values())
+
+
+async def test_each_backend_call_failing_once_leaves_nothing() -> None:
+    """Where a candidate's call failed, it is rejected and the block ends well."""
+    whole, outcome = await act(tune_a_call, is_held=False)
+    assert outcome.is_success
+    for nth, call in enumerate(whole.calls, 1):
+        backend, outcome = await act(tune_a_call, is_held=False, failures={nth: None})
+        for error in without_grace(outcome.error):
+            assert isinstance(error, AccyError), call
+        await check_nothing_left(backend, tune_a_call)
+
+
+async def test_each_await_cancelled_once_leaves_nothing() -> None:
+    await cancel_each_await(tune_a_call, False, check_nothing_left)
+
+
+async def test_each_await_interrupted_leaves_nothing() -> None:
+    await interrupt_each_await(tune_a_call, False, check_nothing_left)
