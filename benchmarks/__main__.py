@@ -6,7 +6,15 @@ import importlib
 import sys
 
 NAMES = (
-    *("launch_cost", "bandwidth", "fragments", "startup", "waking", "ticker"),
+    *(
+        "launch_cost",
+        "bandwidth",
+        "fragments",
+        "fragment_calls",
+        "startup",
+        "waking",
+        "ticker",
+    ),
     *("graph_cost", "graph_liveness", "graph_overlap", "graph_fairness"),
     *("tuning_truth", "search_landscapes"),
 )
