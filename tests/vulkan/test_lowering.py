@@ -18,6 +18,7 @@ from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.geometry import FixedLaunch
 from accy_async.backends.devicegraph import GraphNode, GraphRequest
 from accy_async.backends.vulkan import VulkanBackend
+from accy_async.backends.vulkan.barriers import Synchronization
 from accy_async.compiler.emit.text import compile_spirv
 from accy_async.compiler.form import KernelBuilder
 from accy_async.dtypes import DType, ScalarArgument
@@ -215,6 +216,29 @@ def test_changes_leave_what_is_in_flight() -> None:
     buffer = device.write([1])
     anyio.run(main, backend="asyncio")
     device.close()
+
+
+def test_validation_reports_a_barrier_that_is_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which shows that its silence about all others means something."""
+    if not harness.has_validation():
+        pytest.skip("the validation layer is not installed")
+    backend = VulkanBackend(validation=True)
+    monkeypatch.setattr(Synchronization, "hold_apart", lambda self, commands: None)
+    b = LaunchGraphBuilder()
+    x, y = b.scratch("x", U32, 64), b.scratch("y", U32, 64)
+    b.fill(x, 1)
+    b.copy(x, y)
+
+    async def main() -> None:
+        async with open_session(backend) as session:
+            await session.run(b.build(), options=ALWAYS)
+
+    anyio.run(main, backend="asyncio")
+    backend.close()
+    join_threads()
+    assert any("SYNC-HAZARD" in message for message in backend.validation_messages)
 
 
 def test_only_touched_parts_are_recorded_again() -> None:

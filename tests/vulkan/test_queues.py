@@ -20,6 +20,7 @@ from accy_async.session import open_session
 from tests.conformance.devices import VulkanDevice
 from tests.graphs.programs import Program
 from tests.graphs.test_properties import start
+from tests.vulkan import harness
 from tests.vulkan.harness import join_threads
 from tests.vulkan.test_runs import kernels
 
@@ -103,10 +104,11 @@ async def test_the_thread_hears_of_queues_that_it_does_not_wait_for(
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("seed", range(2))
 def test_random_graphs_leave_what_their_models_leave(loop: str, seed: int) -> None:
-    run_programs(VulkanBackend(), loop, seed)
+    run_programs(loop, seed)
 
 
-def run_programs(backend: VulkanBackend, loop: str, seed: int) -> None:
+def run_programs(loop: str, seed: int) -> None:
+    backend = VulkanBackend(validation=harness.has_validation())
     programs = [Program(70 * seed + n, n, kernels()) for n in (10, 30, 60)]
     expected = [program.expected() for program in programs]
 
@@ -124,6 +126,7 @@ def run_programs(backend: VulkanBackend, loop: str, seed: int) -> None:
     backend.close()
     join_threads()
     assert backend._device.made() == {}
+    assert backend.validation_messages == ()
 
 
 # A queue for copies
@@ -207,7 +210,7 @@ def test_random_graphs_with_every_copy_on_that_queue(
     copying: VulkanDevice, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_LEAST_APART_BYTES", 0)
-    run_programs(VulkanBackend(), "asyncio", seed)
+    run_programs("asyncio", seed)
 
 
 def test_barriers_of_a_copying_family_name_no_shader(copying: VulkanDevice) -> None:

@@ -115,7 +115,7 @@ async def test_cancelled_run_leaves_nothing_and_the_next_is_exact() -> None:
     """Behind a gate that opens only later, so that it is in flight for certain."""
     plan = chain().build()
     given = np.random.default_rng(3).normal(size=LENGTH).astype(np.float32)
-    backend = VulkanBackend()
+    backend = VulkanBackend(validation=harness.has_validation())
     answer = np.zeros(LENGTH, np.float32)
     async with open_session(backend) as session:
         values, sums = (session.allocate((LENGTH,), DType.F32) for _ in range(2))
@@ -138,6 +138,7 @@ async def test_cancelled_run_leaves_nothing_and_the_next_is_exact() -> None:
     backend.close()
     join_threads()
     assert backend._device.made() == {}
+    assert backend.validation_messages == ()
 
 
 @pytest.mark.anyio

@@ -282,6 +282,9 @@ class VulkanQueue:
         self._seen.clear()
         batch.is_finished = True
         self.refused.append(batch)
+        reset = self.device.vulkan.lib.vkResetCommandBuffer
+        self._idle += [one for one in batch.own if reset(one, 0) >= 0]
+        batch.own = []
 
     @property
     def is_full(self) -> bool:

@@ -98,12 +98,11 @@ class Recorder:
             shows_host: whether the host is to see what was written by then.
 
         Raises:
-            AccyError: the driver refuses.
+            AccyError: the driver refuses; its command buffer goes with the graph.
         """
         vulkan = self._device.vulkan
         commands = self._take()
         mine = [step for place in part.places if (step := steps[place]) is not None]
-        made = Recording(commands, mine, self._idle)
         vulkan.call("vkBeginCommandBuffer", commands, self._begin)
         for step, begins_level in zip(mine, part.begins_level, strict=True):
             if begins_level:
@@ -112,7 +111,7 @@ class Recorder:
         if shows_host:
             synchronization.show_host(commands)
         vulkan.call("vkEndCommandBuffer", commands)
-        return made
+        return Recording(commands, mine, self._idle)
 
     def close(self) -> None:
         """Give the command buffers back; none may be at work."""
