@@ -30,11 +30,11 @@ from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.outcome import RunCancelled
 from accy_async.pipeline import PipelineLaunch
 from accy_async.session import open_session
-from tests.conformance.devices import join_threads
 from tests.harness.steps import Outcome, cancel_scope, perform
 from tests.seeds import test_fragment_executor as seed
 from tests.vulkan import harness
 from tests.vulkan.faults import FaultyLibrary, faulty_vulkan
+from tests.vulkan.harness import join_threads
 from tests.vulkan.test_runs import SPIRV, kernels
 
 pytestmark = pytest.mark.vulkan

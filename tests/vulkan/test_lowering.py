@@ -27,11 +27,12 @@ from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.graph.outcome import NodeState
 from accy_async.graph.run import Run
 from accy_async.session import Session, open_session
-from tests.conformance.devices import VulkanDevice, join_threads
+from tests.conformance.devices import VulkanDevice
 from tests.graphs.programs import LENGTH, Program
 from tests.vulkan import harness
 from tests.vulkan.faults import faulty_vulkan
 from tests.vulkan.gates import hold
+from tests.vulkan.harness import join_threads
 from tests.vulkan.test_runs import kernels
 
 pytestmark = pytest.mark.vulkan

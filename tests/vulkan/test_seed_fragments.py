@@ -29,10 +29,10 @@ from accy_async.errors import (
 )
 from accy_async.fragment import LoadedFragment, load_fragment
 from accy_async.session import open_session
-from tests.conformance.devices import join_threads
 from tests.seeds import test_fragment_executor as seed
 from tests.seeds.test_fragment_executor import LHS, ONES, RHS, TWOS
 from tests.vulkan import harness
+from tests.vulkan.harness import join_threads
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.anyio]
 

@@ -35,8 +35,8 @@ from accy_async.pipeline import (
     launch_pipeline,
     load_pipeline_artifacts,
 )
-from tests.conformance.devices import join_threads
 from tests.vulkan import harness
+from tests.vulkan.harness import join_threads
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.anyio]
 
