@@ -1,18 +1,63 @@
-"""Both event loops for every async test, and devices only where there are any."""
+"""Both event loops for every async test, devices only where there are any.
+
+``pytest -n auto`` runs the modules in as many processes as there are cores, but in
+one where there is a GPU: its tests measure it, and count what is left on it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
 import functools
+import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
+from accy_async.artifact.store import CACHE_FOLDER_VARIABLE
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
+
 Probe = Callable[[], str | None]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run caches of its own, empty: kernels, records, the drivers' shaders.
+
+    Processes that tests start find the same ones, as do xdist's workers.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    caches = tempfile.mkdtemp(prefix="accy_async-caches-")
+    config.add_cleanup(functools.partial(shutil.rmtree, caches, ignore_errors=True))
+    os.environ["XDG_CACHE_HOME"] = caches
+    os.environ[CACHE_FOLDER_VARIABLE] = os.path.join(caches, "accy_async")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Share no GPU between processes."""
+    return 0 if cuda_missing() is None else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Producer
+) -> LoadFileScheduling | None:
+    """Keep each module's tests in one process, unless asked for another ``--dist``."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
 
 
 @pytest.fixture(
