@@ -1,5 +1,7 @@
 """Spaces of schedules: named parameters with their values, and what rules some out.
 
+For example::
+
     space = SearchSpace(
         {"tile": (16, 32, 64), "stages": (1, 2, 3), "layout": ("row", "column")},
         constraints=[lambda tile, stages: tile * tile * 4 * stages <= 48 << 10],
