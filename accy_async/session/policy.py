@@ -23,12 +23,12 @@ class Work:
     """What is to be placed.
 
     Attributes:
-        kind: ``run`` of a plan, ``launch`` of a pipeline, or ``data``, for a caller
-            who asks where to put some (`MultiSession.place`).
-        name: the plan's or the pipeline's name; may be empty.
+        kind: ``run`` of a plan, ``launch`` of a pipeline, ``call`` of a fragment, or
+            ``data``, for a caller who asks where to put some (`MultiSession.place`).
+        name: the run's, the pipeline's or the fragment's name; may be empty.
     """
 
-    kind: Literal["run", "launch", "data"] = attrs.field()
+    kind: Literal["run", "launch", "call", "data"] = attrs.field()
     name: str = attrs.field(default="", validator=text(empty=True))
 
 
@@ -38,10 +38,10 @@ class DeviceLoad:
 
     Attributes:
         device: its name.
-        load: runs and launches going on there, and operations in flight.
+        load: runs, launches and calls going on there, and operations in flight.
         resident_bytes: how much of the work's data is there.
-        has_run: True where the very plan or pipeline ran there before, so that its
-            kernels are loaded.
+        has_run: True where the very plan, pipeline or fragment ran there before, so
+            that its kernels are loaded.
     """
 
     device: str = attrs.field(validator=text())

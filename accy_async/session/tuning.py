@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -289,7 +289,14 @@ class Tuner:
 
 
 class SessionTuning(SessionRecords):
-    """The tuning of a session."""
+    """The tuning of a session.
+
+    Attributes:
+        works_beside: whether the device has work that this session does not know of,
+            for a seat of a session over several devices; None for others.
+    """
+
+    works_beside: Callable[[], bool] | None = None
 
     @asynccontextmanager
     async def tuning(
@@ -373,6 +380,7 @@ class SessionTuning(SessionRecords):
             bool(self._in_flight)
             or self._runs.in_flight > 0
             or (streams is not None and streams.in_use > 0)
+            or (self.works_beside is not None and self.works_beside())
         )
 
 

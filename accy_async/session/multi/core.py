@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -70,7 +71,9 @@ class MultiCore:
         self._crossings: dict[tuple[int, ...], CrossingExecutive] = {}
         self._state = "open"
         self._group: TaskGroup | None = None
-        # Which plans and pipelines ran where, by their identity.
+        # Calls of the whole's fragments that are going on, on each device.
+        self._calls = [0] * len(seats)
+        # Which plans, pipelines and fragments ran where, by their identity.
         self._ran: list[weakref.WeakValueDictionary[int, object]] = [
             weakref.WeakValueDictionary() for _ in seats
         ]
@@ -164,19 +167,22 @@ class MultiCore:
         return self._numbers.get(handle.origin, -1)
 
     def _choose(
-        self, work: Work, resident: Mapping[int, int], identity: int = 0
+        self,
+        work: Work,
+        resident: Mapping[int, int],
+        identity: int = 0,
+        among: Sequence[int] | None = None,
     ) -> int:
-        """Ask the policy.
+        """Ask the policy; ``among`` are the devices that could do it, all if left out.
 
         Raises:
             DeviceLost: no device is healthy.
             InvalidValue, InvalidType: the policy names none of the candidates.
         """
-        healthy = [
-            number for number, seat in enumerate(self._seats) if seat.backend.is_healthy
-        ]
+        able = range(len(self._seats)) if among is None else among
+        healthy = [number for number in able if self._seats[number].backend.is_healthy]
         if not healthy:
-            loss = self._seats[0].backend.loss
+            loss = self._seats[able[0]].backend.loss
             if loss is not None:
                 raise loss.consequence()
             raise SessionClosed(f"placing a {work.kind}: no device is open")
@@ -198,7 +204,18 @@ class MultiCore:
         return self._names.index(chosen)
 
     def _load(self, number: int) -> int:
-        return self._seats[number].load + self._crossing_runs(number)
+        others = self._crossing_runs(number) + self._calls[number]
+        return self._seats[number].load + others
+
+    @contextmanager
+    def _calling_on(self, number: int, fragment: object) -> Iterator[None]:
+        """A call of a fragment is going on there."""
+        self._ran[number][id(fragment)] = fragment
+        self._calls[number] += 1
+        try:
+            yield
+        finally:
+            self._calls[number] -= 1
 
     def _crossing_runs(self, number: int) -> int:
         return sum(

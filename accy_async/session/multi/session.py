@@ -14,8 +14,9 @@ from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.graph.options import LaunchOptions
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.session.core import harmless
-from accy_async.session.multi.places import MultiPlaces
+from accy_async.session.multi.fragments import MultiFragments
 from accy_async.session.multi.pools import PipelinePools
+from accy_async.session.multi.tuning import MultiTuning
 from accy_async.session.policy import PlacingPolicy, Work
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["MultiSession"]
 
 
-class MultiSession(MultiPlaces):
+class MultiSession(MultiFragments, MultiTuning):
     """Several devices and what was made on them; `open_session` makes one.
 
     What `Session` offers is here too, and finds its device: by the arrays and streams
