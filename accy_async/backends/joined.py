@@ -47,6 +47,7 @@ class JoinedBackend:
         self._numbers = {one.origin: i for i, one in enumerate(self.devices)}
         self.base = self
         self.asks_guards = all(one.asks_guards for one in self.devices)
+        self.is_debugging = any(one.is_debugging for one in self.devices)
         # Adopting and device graphs are for one device.
         self.exchange_device = None
         self.capabilities: Capabilities = attrs.evolve(

@@ -130,6 +130,18 @@ def test_debug_waits_for_each_launch_and_names_it(
     backend.close()
 
 
+@pytest.mark.parametrize(("value", "waits"), [("1", 1), ("0", 0)])
+def test_the_environment_asks_for_it_too(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, value: str, waits: int
+) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
+    backend = CudaBackend()
+    before = driver.calls["cuStreamSynchronize"]
+    launch(backend, "n")
+    assert driver.calls["cuStreamSynchronize"] == before + waits
+    backend.close()
+
+
 def test_debug_waits_for_copies_too(driver: FakeDriver) -> None:
     backend = CudaBackend(debug=True)
     buffer, other = backend.allocate_buffer(8), backend.allocate_buffer(8)

@@ -212,6 +212,16 @@ async def test_options_force_and_forbid() -> None:
     check_empty(device)
 
 
+async def test_a_backend_that_waits_for_each_launch_lowers_nothing_unasked() -> None:
+    device, plan = RecordingBackend(), diamond()
+    device.is_debugging = True
+    async with open_session(device) as session:
+        for _ in range(3):
+            assert not (await session.run(plan)).is_lowered
+        always = LaunchOptions(lowering="always")
+        assert (await session.run(plan, options=always)).is_lowered
+
+
 async def test_always_says_what_is_in_the_way() -> None:
     """By name, for the plan, the run and the device."""
     b = LaunchGraphBuilder()

@@ -61,6 +61,9 @@ class BackendCore(BackendHooks):
     asks_guards: ClassVar[bool] = True
     """True where the device asks an operation's guard when its turn comes."""
 
+    is_debugging = False
+    """True where each operation is waited for where it is submitted."""
+
     def __init__(self, kind: BackendKind, *, grace_s: float = DEFAULT_GRACE_S) -> None:
         self.kind = kind
         self.grace_s = grace_s

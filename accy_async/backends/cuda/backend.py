@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -50,7 +51,8 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         memory_limit_bytes: what all buffers may take together; None for no limit
             but the device's.
         debug: True to wait for each operation where it is submitted, so that an error
-            names the very launch that caused it. Submitting then blocks.
+            names the very launch that caused it. Submitting then blocks. So does
+            ``CUDA_LAUNCH_BLOCKING=1`` in the environment, as for other libraries.
 
     Raises:
         BackendUnavailable: no driver or no device; the message says what to do.
@@ -71,8 +73,8 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
     ) -> None:
         self._context = CudaContext(device)
         self._driver = self._context.driver
-        self._is_debugging = debug
-        if debug:
+        self.is_debugging = debug or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+        if self.is_debugging:
             self._driver = SynchronousDriver(self._driver)
         self._launch_kernel = self._driver.cuLaunchKernelEx
         self._success = self._driver.CUresult.CUDA_SUCCESS
@@ -261,7 +263,7 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
 
         Nothing else says so of an operation before it, unless each was waited for.
         """
-        if int(result) in STICKY_CODES and not self._is_debugging:
+        if int(result) in STICKY_CODES and not self.is_debugging:
             return self._context.error(result, call)
         error = driver_error(self._driver, result, call)
         if not isinstance(error, DriverError):

@@ -43,7 +43,7 @@ class CudaLaunching(Backend):
     _driver: Any
     _launch_kernel: Callable[..., tuple[Any]]
     _success: Any
-    _is_debugging: bool
+    is_debugging: bool
 
     def _blame(
         self,
@@ -185,7 +185,7 @@ class CudaLaunching(Backend):
     @cached_property
     def _launch_address(self) -> int | None:
         """Where the driver's function is; None where the bindings' is to be called."""
-        return None if self._is_debugging else launch_address(self._driver)
+        return None if self.is_debugging else launch_address(self._driver)
 
     def exchange_buffer(
         self, launcher: CudaLauncher, index: int, binding: BufferBinding

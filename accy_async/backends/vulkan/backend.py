@@ -90,7 +90,7 @@ class VulkanBackend(VulkanGraphs):
             device, hardware_only=hardware_only, validation=validation
         )
         try:
-            self._is_debugging = debug
+            self.is_debugging = debug
             self._stalled = {}
             self._gathering = 0
             self._is_given_back = False

@@ -34,7 +34,7 @@ class VulkanSubmitting(Backend):
     _device: VulkanDevice
     _hub: Hub
     _queues: list[VulkanQueue]
-    _is_debugging: bool
+    is_debugging: bool
     _stalled: dict[VulkanStream, None]
     _gathering: int
 
@@ -120,7 +120,7 @@ class VulkanSubmitting(Backend):
                 self._end_refused(error)
                 self._check_loss(error)
                 raise
-            if queue.submitted != number and self._is_debugging:
+            if queue.submitted != number and self.is_debugging:
                 self._await_now(queue, operation, stream)
 
     def _pump(self) -> None:

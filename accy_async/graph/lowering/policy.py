@@ -71,6 +71,8 @@ async def lower(
         return None
     if not must and prepared.runs < FIRST_LOWERED_RUN:
         return None
+    if not must and prepared.backend.is_debugging:
+        return None  # so that each launch is one that an error can be found at
     hindrance = _hindrance(prepared, options, is_observed=is_observed)
     if hindrance is not None:
         if must:
