@@ -29,8 +29,10 @@ __all__ = [
     "Interval",
     "mad",
     "median",
+    "median_interval",
     "midmean",
     "paired_intervals",
+    "ratio_interval",
     "student_t",
 ]
 
@@ -70,6 +72,68 @@ def median(samples: Floats) -> float:
 def mad(samples: Floats) -> float:
     """The median absolute deviation from the median."""
     return median(np.abs(samples - median(samples))) if len(samples) else math.nan
+
+
+def median_interval(samples: Floats, confidence: float) -> Interval:
+    """The median, and bounds that hold whatever the samples' distribution is.
+
+    The bounds are two of the samples: so many of them are below the true median as
+    heads come up in as many throws of a coin, so that its quantiles say which two
+    (H. A. David, H. N. Nagaraja, "Order Statistics", 3rd edition, 7.1). Of few samples
+    the smallest and the greatest, whose confidence may be less than asked for.
+
+    Args:
+        samples: in any order; independent of each other.
+        confidence: of the interval, below 1.
+    """
+    count = len(samples)
+    if not count:
+        return Interval(math.nan, math.nan, math.nan)
+    ordered = np.sort(samples)
+    # How likely fewer than k heads are must stay within half of what is left over.
+    spare, below, heads = (1.0 - confidence) / 2.0, 0.0, 0
+    throw = 0.5**count if count < 1000 else 0.0
+    while throw and below + throw <= spare:
+        below += throw
+        throw *= (count - heads) / (heads + 1)
+        heads += 1
+    if not throw:  # so many that the normal curve is the same
+        z = NormalDist().inv_cdf(1.0 - spare)
+        heads = max(1, math.floor(count / 2.0 - z * math.sqrt(count) / 2.0))
+    place = max(0, heads - 1)
+    return Interval(
+        float(ordered[place]), median(ordered), float(ordered[count - 1 - place])
+    )
+
+
+def ratio_interval(
+    times: Floats,
+    against: Floats,
+    *,
+    confidence: float,
+    resamples: int,
+    generator: np.random.Generator,
+) -> Interval:
+    """The difference of the logarithms of two series that were not measured together.
+
+    Of the midmeans, by the bootstrap, each series drawn on its own; boundless where one
+    has fewer than two samples.
+    """
+    first, second = np.log(times), np.log(against)
+    if not (len(first) and len(second)):
+        return Interval(-math.inf, math.nan, math.inf)
+    estimate = float(midmean(first)) - float(midmean(second))
+    fewest = min(len(first), len(second))
+    if fewest < 2:
+        return Interval(-math.inf, estimate, math.inf)
+    drawn = [
+        midmean(row[generator.integers(len(row), size=(resamples, len(row)))])
+        for row in (first, second)
+    ]
+    margin = student_t(confidence, fewest - 1) * float(
+        (drawn[0] - drawn[1]).std(ddof=1)
+    )
+    return Interval(estimate - margin, estimate, estimate + margin)
 
 
 def midmean(samples: Floats) -> Floats:

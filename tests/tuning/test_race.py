@@ -227,3 +227,19 @@ def test_a_drift_is_told_with_its_direction() -> None:
     faster = judge_conditions(np.log(rounds[::-1]))
     assert "faster at the end" in str(faster)
     assert str(judge_conditions(np.zeros((30, 2)))) == "steady"
+
+
+def test_a_fixed_race_measures_everyone_to_the_end_and_one_alone_too() -> None:
+    rules = RaceRules(min_rounds=8, max_rounds=20, repeats=0, fixed=True)
+    race = Race(3, rules)
+    orders = run(race, [100.0, 97.0, 200.0])
+    assert all(sorted(order) == [0, 1, 2] for order in orders)
+    assert len(orders) == 20
+    verdict = race.verdict()
+    assert (verdict.standing, verdict.winner) == (Standing.FASTER, 1)
+    alone = Race(1, rules)
+    assert len(run(alone, [100.0])) == 20
+    assert len(alone.samples(0)) == 20
+    pair = Race(2, rules)
+    pair.reject(1)
+    assert len(run(pair, [100.0, 100.0])) == 20

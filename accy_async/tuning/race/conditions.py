@@ -73,6 +73,7 @@ def judge_conditions(logarithms: Floats) -> Conditions:
         logarithms: of the times: a row for each round, a column for each candidate,
             not a number where one was not measured.
     """
+    logarithms = logarithms[:, ~np.isnan(logarithms).all(axis=0)]
     rounds = len(logarithms)
     if rounds < _LEAST_ROUNDS or not logarithms.shape[1]:
         return Conditions()

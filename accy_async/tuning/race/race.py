@@ -12,7 +12,8 @@ drifts favours none. After some rounds, and then seldomer and seldomer, the race
   its beginning, as often as the rules say. Where two attempts disagree, it is
   undecided.
 
-A candidate that cannot be measured is rejected, and takes no further part.
+A candidate that cannot be measured is rejected, and takes no further part. Where the
+rules are fixed, nobody else leaves, and the number of rounds is what they say.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Race:
         self._order: list[int] = []
         self._rounds_before = 0
         self._attempts: list[RaceVerdict] = []
-        self._is_over = count == 1
+        self._is_over = count == 1 and not self.rules.fixed
         for samples in rounds:
             if self._is_over:
                 break
@@ -222,6 +223,9 @@ class Race:
         return np.array(self._rounds).reshape(len(self._rounds), self.count)
 
     def _look(self) -> Iterator[None]:
+        if self.rules.fixed:
+            self._finish()
+            return
         leader = self._leader()
         is_settled = True
         for reference in dict.fromkeys((leader, self.baseline)):
@@ -249,6 +253,8 @@ class Race:
         self._is_over = True
 
     def _end_if_alone(self) -> None:
+        if self.rules.fixed:
+            return
         if self._in == {self.baseline} and self._rejected:
             everyone = set(range(self.count)) - {self.baseline}
             self._is_over = self._is_over or everyone <= self._rejected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from accy_async.errors import InvalidValue
-from accy_async.values import integer, number
+from accy_async.values import instances, integer, number
 
 __all__ = ["RaceRules"]
 
@@ -23,6 +23,9 @@ class RaceRules:
             attempt, see ``repeats``.
         repeats: how often a race is run again, from its beginning, because the
             conditions were bad.
+        fixed: measure everyone in ``max_rounds`` rounds, also who is known to be
+            slower, and also one that is alone: for reports, which are to have as many
+            samples of each.
         resamples: of the bootstrap.
         seed: of the order within the rounds, and of the bootstrap.
     """
@@ -32,6 +35,7 @@ class RaceRules:
     min_rounds: int = attrs.field(default=16, validator=integer(4))
     max_rounds: int = attrs.field(default=400, validator=integer(4))
     repeats: int = attrs.field(default=1, validator=integer(0, 16))
+    fixed: bool = attrs.field(default=False, validator=instances(bool))
     resamples: int = attrs.field(default=250, validator=integer(100, 100_000))
     seed: int = attrs.field(default=0, validator=integer(0, 2**63 - 1))
 
@@ -45,8 +49,8 @@ class RaceRules:
 
     def is_look(self, rounds: int) -> bool:
         """Whether to decide after so many rounds: seldom, as each look may err."""
-        if rounds >= self.max_rounds:
-            return True
+        if rounds >= self.max_rounds or self.fixed:
+            return rounds >= self.max_rounds
         look = self.min_rounds
         while look < rounds:
             look += max(4, look // 2)
