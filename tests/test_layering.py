@@ -107,6 +107,19 @@ ROOMS: tuple[Room, ...] = (
         "fragment",
         also="bridges",
     ),
+    # Above the session, which it opens none of: benchmark files, run in a session.
+    _room(
+        "bench",
+        *BASE,
+        "observe",
+        "artifact",
+        "backends",
+        "graph",
+        "tuning",
+        "compiler",
+        "fragment",
+        "session",
+    ),
     _room(
         "fleet",
         *BASE,
@@ -128,6 +141,7 @@ ROOMS: tuple[Room, ...] = (
         "compiler",
         "fragment",
         "session",
+        "bench",
         also="__main__",
         sees_facade=True,  # the command is a caller, and reports its version
     ),

@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 from cyclopts.validators import Number
 
 from accy_async import __version__, run
-from accy_async.backends.catalogue import BACKEND_NAMES, is_backend_name
+from accy_async.cli.bench import bench
 from accy_async.cli.cache import cache_app
 from accy_async.cli.devices import (
     device_rows,
@@ -19,7 +19,7 @@ from accy_async.cli.devices import (
 )
 from accy_async.cli.devices import show as show_devices
 from accy_async.cli.exits import ExitCode, UsageError
-from accy_async.cli.options import Json, Traceback
+from accy_async.cli.options import Json, Traceback, check_backend
 from accy_async.cli.terminal import (
     Interrupts,
     console,
@@ -97,7 +97,7 @@ def demo(
 
     if input is not None and length is not None:
         raise UsageError("--length is for the made-up signal, not for --input")
-    _check_backend(backend)
+    check_backend("--backend", backend)
     options = DemoOptions(
         backend=backend,
         length=DemoOptions().length if length is None else length,
@@ -127,17 +127,19 @@ def demo(
     return exit_code(outcome)
 
 
-def _check_backend(name: str) -> None:
-    if is_backend_name(name):
-        return
-    raise UsageError(f"--backend {name}: there are {', '.join(BACKEND_NAMES)}")
-
-
 _COMMANDS: dict[str, Callable[..., int]] = {
     "devices": devices,
     "demo": demo,
+    "bench": bench,
     "trace": trace,
 }
+
+
+_FILES = {
+    "bench": "that declares benchmarks",
+    "trace": "as save_trace writes it",
+}
+"""The commands that take a file, and what is in it."""
 
 
 def _app() -> App:
@@ -160,8 +162,8 @@ def _usage(error: CycloptsError, arguments: Sequence[str]) -> str:
     command = next(
         (name for name in arguments if name in (*_COMMANDS, "cache", "tune")), None
     )
-    if command == "trace" and isinstance(error, MissingArgumentError):
-        text = "trace expects a FILE, as save_trace writes it"
+    if command in _FILES and isinstance(error, MissingArgumentError):
+        text = f"{command} expects a FILE, {_FILES[command]}"
     asked = f"accy-async {command}" if command else "accy-async"
     return f"{text} ({asked} --help says more)"
 

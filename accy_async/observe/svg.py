@@ -7,9 +7,14 @@ same trace.
 
 from __future__ import annotations
 
-from html import escape
-
 from accy_async.errors import InvalidValue
+from accy_async.observe.drawing import (
+    CHARACTER_PX,
+    STYLE,
+    duration,
+    round_step,
+    safe_text,
+)
 from accy_async.observe.protocol import State
 from accy_async.observe.trace import Span, Trace, lanes, stream_name
 
@@ -19,9 +24,8 @@ _MARGIN = 12
 _ROW = 30
 _BOX = 22
 _AXIS = 26
-_CHARACTER = 6.4
+_CHARACTER = CHARACTER_PX
 _LABEL = 50
-_TICKS = 6
 _NARROWEST = 0.8
 
 _FILLS: dict[State, str] = {
@@ -30,13 +34,11 @@ _FILLS: dict[State, str] = {
     "cancelled": "#d99a2b",
     "skipped": "#9aa0a6",
 }
-_STYLE = """\
-text { font: 11px ui-sans-serif, system-ui, sans-serif; fill: #444c56; }
-.name { fill: #ffffff; }
-.grid { stroke: #8b949e; stroke-opacity: 0.3; }
-.edge { stroke: #8b949e; fill: none; }
-.box { stroke: #ffffff; stroke-opacity: 0.6; stroke-width: 0.6; }
-@media (prefers-color-scheme: dark) { text { fill: #c9d1d9; } }"""
+_STYLE = f"""\
+{STYLE}
+.name {{ fill: #ffffff; }}
+.edge {{ stroke: #8b949e; fill: none; }}
+.box {{ stroke: #ffffff; stroke-opacity: 0.6; stroke-width: 0.6; }}"""
 
 
 def draw_trace(
@@ -86,7 +88,7 @@ class _Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" '
             f'viewBox="0 0 {self.width} {height}" '
             f'width="{self.width}" height="{height}">',
-            f"<title>{_text(title or self._summary())}</title>",
+            f"<title>{safe_text(title or self._summary())}</title>",
             f"<style>\n{_STYLE}\n</style>",
             *self._axis(),
         ]
@@ -96,7 +98,7 @@ class _Drawing:
             top = _MARGIN + index * _ROW
             middle = top + _BOX / 2
             parts.append(
-                f'<text x="{_MARGIN}" y="{middle + 4:.1f}">{_text(name)}</text>'
+                f'<text x="{_MARGIN}" y="{middle + 4:.1f}">{safe_text(name)}</text>'
             )
             for span in spans:
                 middles[span.run_id, span.node_id] = middle
@@ -108,11 +110,11 @@ class _Drawing:
     def _summary(self) -> str:
         return (
             f"{len(self.trace.spans)} nodes on {len(self.rows)} rows in "
-            f"{_duration(self.trace.wall_ns)}"
+            f"{duration(self.trace.wall_ns)}"
         )
 
     def _axis(self) -> list[str]:
-        step = _step(self.trace.wall_ns)
+        step = round_step(self.trace.wall_ns)
         parts = []
         for at in range(0, max(self.trace.wall_ns, 1), step):
             x = self.x(self.trace.start_ns + at)
@@ -121,18 +123,19 @@ class _Drawing:
                 f'<line class="grid" x1="{x:.2f}" y1="{_MARGIN - 4}" '
                 f'x2="{x:.2f}" y2="{self.bottom}"/>'
                 f'<text x="{x:.2f}" y="{self.bottom + 16}" text-anchor="{anchor}">'
-                f"{_duration(at)}</text>"
+                f"{duration(at)}</text>"
             )
         return parts
 
     def _box(self, span: Span, top: float) -> str:
         wide = max(span.duration_ns * self.scale, _NARROWEST)
         x = self.x(span.start_ns)
-        told = f"{span.name}: {span.kind}, {span.state}, {_duration(span.duration_ns)}"
+        told = f"{span.name}: {span.kind}, {span.state}, {duration(span.duration_ns)}"
         if span.error is not None:
             told += f", {span.error}"
         parts = [
-            f'<g><title>{_text(told)}</title><rect class="box" x="{x:.2f}" y="{top}" '
+            f"<g><title>{safe_text(told)}</title>"
+            f'<rect class="box" x="{x:.2f}" y="{top}" '
             f'width="{wide:.2f}" height="{_BOX}" rx="2" fill="{_FILLS[span.state]}"/>'
         ]
         room = int((wide - 6) / _CHARACTER)
@@ -140,7 +143,7 @@ class _Drawing:
             name = span.name if len(span.name) <= room else f"{span.name[: room - 1]}…"
             parts.append(
                 f'<text class="name" x="{x + 3:.2f}" y="{top + _BOX / 2 + 4:.1f}">'
-                f"{_text(name)}</text>"
+                f"{safe_text(name)}</text>"
             )
         return "".join([*parts, "</g>"])
 
@@ -155,29 +158,3 @@ class _Drawing:
                 f'{x2 - bend:.2f} {y2:.1f} {x2:.2f} {y2:.1f}"/>'
             )
         return parts
-
-
-def _step(wall_ns: int) -> int:
-    """A round distance (1, 2 or 5 and zeros) that gives some `_TICKS` ticks."""
-    step = 1
-    while True:
-        for factor in (1, 2, 5):
-            if wall_ns <= step * factor * _TICKS:
-                return step * factor
-        step *= 10
-
-
-def _duration(ns: int) -> str:
-    for size, unit in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")):
-        if ns >= size:
-            return f"{ns / size:.4g} {unit}"
-    return f"{ns} ns" if ns else "0"
-
-
-def _text(text: str) -> str:
-    """Text for XML: escaped, and without what XML cannot hold."""
-    kept = "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for character in text
-    )
-    return escape(kept)

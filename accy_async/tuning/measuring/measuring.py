@@ -91,7 +91,7 @@ class Measuring(MeasuringCore):
     def kept(self) -> KeptRounds:
         """What was measured so far, to go on from in another measurement."""
         rounds = () if self._race is None else self._race.rounds
-        names = [self._entries[index].candidate.name for index in self._racers]
+        names = self.racers
         return KeptRounds(
             rounds=tuple(
                 {names[number]: value for number, value in row.items()}
@@ -119,6 +119,11 @@ class Measuring(MeasuringCore):
             for entry in self._entries
             if entry.status not in (CandidateStatus.MEASURED, CandidateStatus.NOT_TRIED)
         }
+
+    @property
+    def racers(self) -> tuple[str, ...]:
+        """The names of the candidates of the race, by their numbers in its verdict."""
+        return tuple(self._entries[index].candidate.name for index in self._racers)
 
     @property
     def baseline(self) -> str | None:
