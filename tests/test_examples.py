@@ -23,6 +23,7 @@ def _with_gpu(words: str, *libraries: str) -> list[str]:
 
 
 SAYS = {
+    "bench_softmax": ["softmax: softmax, step by step", "double: 64 threads"],
     "cancel_safely": ["given up: True", "nothing is left of it: True"],
     "fragment_hello": ["twice on the device: right", "compiled for (64, 1000)"],
     "fragment_kmeans": ["[250, 250, 250, 250] points, centres off by 0.07 at most"],

@@ -28,7 +28,10 @@ _AXIS = 26
 _LABEL = 60
 _MOST_DOTS = 300
 _LATE = 0.97
-"""Samples later than this part of all are beyond the picture, and counted."""
+"""Samples later than this part of all are beyond the picture, and counted;"""
+
+_WILD_MADS = 15.0
+"""so are those so many median deviations beyond the median."""
 
 _STYLE = f"""\
 {STYLE}
@@ -193,7 +196,9 @@ def _limits(
 
 
 def _late_bound(one: CandidateReport) -> float:
+    """What lies beyond it is wild: a few of those must not squeeze all others."""
     ordered = sorted(one.times_ns)
     bound = ordered[min(len(ordered) - 1, int(_LATE * len(ordered)))]
-    # A few wild samples must not make dots of the others.
-    return min(bound, 3.0 * ordered[len(ordered) // 2])
+    middle = ordered[len(ordered) // 2]
+    spread = max(_WILD_MADS * (one.mad_ns or 0.0), 0.01 * middle)
+    return max(min(bound, middle + spread), one.high_ns or middle)

@@ -116,7 +116,7 @@ def bench(
     _write(report, save, svg)
     if failure is not None and interrupts.signum is None:
         if not json:
-            console().print(show(report, changes))
+            console().print(show(report, changes, earlier))
         raise failure
     code: int = _exit_code(report, exclusive=exclusive)
     if failure is not None:
@@ -124,7 +124,7 @@ def bench(
     if json:
         write_json(_document(report, changes, code))
     else:
-        console().print(show(report, changes))
+        console().print(show(report, changes, earlier))
     return code if failure is None else interrupts.report(failure)
 
 

@@ -18,7 +18,9 @@ __all__ = ["show"]
 _SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def show(report: Report, changes: tuple[Change, ...] = ()) -> RenderableType:
+def show(
+    report: Report, changes: tuple[Change, ...] = (), earlier: Report | None = None
+) -> RenderableType:
     """The report, and how it compares with an earlier one."""
     from rich.console import Group as Lines
     from rich.text import Text
@@ -27,6 +29,8 @@ def show(report: Report, changes: tuple[Change, ...] = ()) -> RenderableType:
         Text(_plain(f"{report.device.backend}: {report.device.name}"), "bold"),
         Text(_ceilings(report)),
     ]
+    if report.device.name.startswith("recording"):
+        parts.append(Text("It executes nothing: its times mean nothing.", "yellow"))
     for one in report.benchmarks:
         parts.append(Text(""))
         if one.candidates:
@@ -34,6 +38,8 @@ def show(report: Report, changes: tuple[Change, ...] = ()) -> RenderableType:
         parts += [Text(line, style) for line, style in _notes(one)]
     if changes:
         parts += [Text(""), _changes(changes)]
+    if earlier is not None:
+        parts += [Text(line) for line in _since(report, earlier)]
     if not report.is_complete:
         parts.append(Text("Broken off: this is what was measured until then.", "bold"))
     return Lines(*parts)
@@ -139,6 +145,24 @@ def _changes(changes: tuple[Change, ...]) -> Table:
         )
         table.add_row(*map(Text, cells), style=styles.get(str(one.standing), ""))
     return table
+
+
+def _since(report: Report, earlier: Report) -> list[str]:
+    """What else is another than then: to be looked at before code is blamed."""
+    lines = []
+    for one in report.ceilings:
+        before = earlier.ceiling(one.name)
+        if before is not None and before.value > 0.0:
+            ratio = one.value / before.value
+            lines.append(f"{one.name} ceiling: {ratio:.2f}x of what it was then")
+    versions = {**report.versions, "driver": report.device.driver}
+    old = {**earlier.versions, "driver": earlier.device.driver}
+    lines += [
+        f"{name}: {old[name] or 'unknown'} then, {value or 'unknown'} now"
+        for name, value in versions.items()
+        if name in old and old[name] != value
+    ]
+    return [_plain(line) for line in lines]
 
 
 def _rate(value: float, unit: str) -> str:
