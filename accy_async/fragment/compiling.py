@@ -148,6 +148,22 @@ async def compile_program(
         raise
 
 
+def traced_program(
+    program: Program, specs: Sequence[object], options: FragmentCompilerOptions
+) -> Callable[[], TracedProgram | Module | PreparedJob]:
+    """What traces a program on a thread, once it is known to be one.
+
+    Raises:
+        InvalidType, InvalidValue, LaunchArgumentMismatch: as `compile_fragment`.
+    """
+    _check(program, tuple(specs), {})
+    if isinstance(program, (Module, TracedProgram, PreparedJob)):
+        return lambda: program
+    function = program
+    typed, named = argument_types(function, specs, {})
+    return lambda: _trace(function, typed, named, options)
+
+
 def _trace(
     program: Callable[..., Any] | TracedProgram,
     specs: Sequence[object],

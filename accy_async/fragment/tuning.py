@@ -8,7 +8,7 @@ as it is known.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -173,11 +173,16 @@ def untuned_kernels(fragment: LoadedFragment) -> list[int]:
 def result_check(plan: ArtifactPlan, kernel: PlannedKernel) -> ResultCheck:
     """How results of a kernel's candidates are compared: by the slots' dtypes."""
     dtypes = [plan.slot(argument.slot_id).dtype for argument in kernel.arguments]
-    written = {plan.slot(slot_id).dtype for slot_id in kernel.output_slot_ids}
+    written = [plan.slot(slot_id).dtype for slot_id in kernel.output_slot_ids]
     if kernel.element_count_argument is ElementCountArgument.BUFFER_U32:
         dtypes.append(DType.U32)
-    bound = max((_RELATIVE.get(dtype, 0.0) for dtype in written), default=0.0)
+    bound = result_bound(written)
     return ResultCheck(dtypes=tuple(dtypes), relative=bound, of_largest=bound / 10)
+
+
+def result_bound(written: Iterable[DType]) -> float:
+    """How much results of these dtypes may differ between candidates, relatively."""
+    return max((_RELATIVE.get(dtype, 0.0) for dtype in written), default=0.0)
 
 
 class _Steps:

@@ -33,12 +33,23 @@ class SessionFragments(SessionRecords):
         *specs: object,
         options: FragmentCompilerOptions | None = None,
         cache: bool | ArtifactStore = True,
+        tuning: bool | TuningStore | None = True,
         **named: object,
     ) -> CompiledFragment:
         """Compile a program for the session's device, on a worker thread.
 
         The result is a value, which is not bound to the session. See
         `accy_async.fragment.compile_fragment` for arguments and errors.
+
+        Args:
+            program: as there; so are the others but the last.
+            specs: of a function, the type of each argument.
+            options: schedules, tuning artifacts, a registry of kernels.
+            cache: where code is kept.
+            tuning: where the records are read from that say which schedules are best
+                on this device: True for the user's own store, None or False for
+                nowhere. What the options choose goes before them.
+            named: types of arguments by name.
 
         Raises:
             SessionClosed: the session is not open.
@@ -49,6 +60,7 @@ class SessionFragments(SessionRecords):
         from accy_async.fragment import compile_fragment
 
         self._check("compile_fragment")
+        options = await self._tuned(options, tuning)
         with phase(self.observer, "compile", _title(program)):
             return await compile_fragment(
                 self.backend, program, *specs, options=options, cache=cache, **named
@@ -115,9 +127,9 @@ class SessionFragments(SessionRecords):
                 compiled when it is called, for each combination of argument types.
             options: as for `compile_fragment`.
             cache: as for `compile_fragment`.
-            tuning: where the records are read from that say how its kernels are
-                launched best on this device: True for the user's own store, None or
-                False for nowhere. It is read once in a session.
+            tuning: where the records are read from that say which schedules are best
+                on this device, and how kernels are launched best: True for the user's
+                own store, None or False for nowhere. It is read once in a session.
             named: types of arguments by name.
 
         Returns:
@@ -140,7 +152,7 @@ class SessionFragments(SessionRecords):
         has_types = isinstance(program, (Module, TracedProgram, PreparedJob))
         if has_types or specs or named or not callable(program):
             compiled = await self.compile_fragment(
-                program, *specs, options=options, cache=cache, **named
+                program, *specs, options=options, cache=cache, tuning=tuning, **named
             )
             return await self._load_compiled(compiled, options, tuning)
         return self._make_function(program, options, cache, tuning)
@@ -174,6 +186,26 @@ class SessionFragments(SessionRecords):
                 instrumentation=None if options is None else options.instrumentation,
             )
 
+    async def _tuned(
+        self,
+        options: FragmentCompilerOptions | None,
+        tuning: bool | TuningStore | None,
+    ) -> FragmentCompilerOptions | None:
+        """Options that choose by what is known of this device as well."""
+        known = await self._choices_for(tuning)
+        if not any(known.values()):
+            return options
+        from accy_async.compiler.preparation import FragmentCompilerOptions
+        from accy_async.fragment.schedules import with_records
+        from accy_async.tuning.records import ScheduleFamily
+
+        schedules = {
+            family: known.get(f"{family}_schedule_tuning", [])
+            for family in ScheduleFamily
+        }
+        families = known.get("family_tuning", [])
+        return with_records(options or FragmentCompilerOptions(), schedules, families)
+
     def _make_function(
         self,
         function: Callable[..., Any],
@@ -188,9 +220,10 @@ class SessionFragments(SessionRecords):
             specs: Sequence[Any], named: Mapping[str, Any]
         ) -> LoadedFragment:
             self._check("compile_fragment")
+            chosen = await self._tuned(options, tuning)
             with phase(self.observer, "compile", _title(function)):
                 compiled = await compile_program(
-                    self.backend, function, specs, named, options=options, cache=cache
+                    self.backend, function, specs, named, options=chosen, cache=cache
                 )
             return await self._load_compiled(compiled, options, tuning)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import InvalidType
 from accy_async.session.core import SessionCore
 from accy_async.tuning.launches import LaunchTuningCache, is_tunable
-from accy_async.tuning.store import TuningStore, default_tuning_store
+from accy_async.tuning.records.cache import RecordCache
+from accy_async.tuning.records.measured import TuningRecord
+from accy_async.tuning.store import CODECS, TuningStore, default_tuning_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +32,7 @@ class SessionRecords(SessionCore):
 
     _fragment_streams: FragmentStreams | None = None
     _launch_records: LaunchTuningCache | None = None
+    _choice_records: dict[str, RecordCache[TuningRecord]] | None = None
     _stores_read: frozenset[Path] = frozenset()
     _rounds: dict[LaunchTuningCacheKey, KeptRounds] | None = None
 
@@ -54,19 +57,53 @@ class SessionRecords(SessionCore):
         found = [known.record_of(kernel) for kernel in kernels]
         return [one for one in found if one is not None]
 
+    async def _choices_for(
+        self, store: bool | TuningStore | None
+    ) -> dict[str, list[Any]]:
+        """What is known of schedules and families on this device, by the store's kind.
+
+        Awaits, once, reading the store.
+        """
+        chosen = chosen_store("compile_fragment.tuning", store)
+        if chosen is None:
+            return {}
+        if chosen.folder not in self._stores_read:
+            await self._read_store(chosen)
+        mine = self.capabilities.fingerprint
+        return {
+            kind: [
+                record
+                for record in cache.export_records()
+                if getattr(record.identity, "device", None) == mine
+            ]
+            for kind, cache in (self._choice_records or {}).items()
+        }
+
     async def _read_store(
         self, store: TuningStore
     ) -> tuple[LaunchTuningCacheRecord, ...]:
-        """Learn all that a store knows; on a thread.
+        """Learn all that a store knows, on a thread; what it knows of launches.
 
         Cancellation: returns at once; what is read is dropped.
         """
-        records: tuple[LaunchTuningCacheRecord, ...] = await run_abandonable(
-            lambda: store.load(LAUNCH_KIND), lambda _: None, name="read tuning records"
-        )
-        self._learn(records)
+
+        def read() -> dict[str, tuple[Any, ...]]:
+            return {kind: store.load(kind) for kind in CODECS}
+
+        found = await run_abandonable(read, lambda _: None, name="read tuning records")
+        launches: tuple[LaunchTuningCacheRecord, ...] = found.pop(LAUNCH_KIND)
+        self._learn(launches)
+        for kind, records in found.items():
+            self._learn_choices(kind, records)
         self._stores_read |= {store.folder}
-        return records
+        return launches
+
+    def _learn_choices(self, kind: str, records: Iterable[TuningRecord]) -> None:
+        """Remember which schedules and family kernels won, for later compilations."""
+        known = self._choice_records
+        if known is None:
+            known = self._choice_records = {}
+        known.setdefault(kind, RecordCache()).import_records(records)
 
     def _learn(self, records: Iterable[LaunchTuningCacheRecord]) -> LaunchTuningCache:
         """Remember records, for what is loaded from now on; all that is known."""

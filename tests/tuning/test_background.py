@@ -27,7 +27,7 @@ from accy_async.errors import (
 )
 from accy_async.fragment import LoadedFragment
 from accy_async.observe.protocol import Observer, State
-from accy_async.session.tuning import Tuner
+from accy_async.session.tuner import Tuner
 from accy_async.tuning import (
     MeasureOptions,
     RaceRules,

@@ -19,7 +19,7 @@ from accy_async.compiler.semantic import (
 )
 from accy_async.tuning.records import FamilyTuningKey
 
-__all__ = ["matrix_product_call", "matrix_product_tuning_key"]
+__all__ = ["is_plain_product", "matrix_product_call", "matrix_product_tuning_key"]
 
 
 def matrix_product_tuning_key(
@@ -51,7 +51,7 @@ def matrix_product_call(
     Raises:
         InvalidArtifact: what was measured as the fastest is no choice there is.
     """
-    if not _is_plain(op, lhs, rhs):
+    if not is_plain_product(op, lhs, rhs):
         return None
     schedule = schedules.matrix_product(op, lhs, rhs)
     extents = MatrixExtents.of(op, lhs, rhs)
@@ -81,7 +81,7 @@ def matrix_product_call(
     )
 
 
-def _is_plain(op: DotGeneral, lhs: TensorType, rhs: TensorType) -> bool:
+def is_plain_product(op: DotGeneral, lhs: TensorType, rhs: TensorType) -> bool:
     """Whether it is ``[m, k]`` by ``[k, n]``, given in the operands' own dtype."""
     return (
         lhs.rank == rhs.rank == 2

@@ -43,6 +43,7 @@ from accy_async.tuning.records import (
     decode_family_tuning_artifact,
     decode_schedule_tuning_artifact,
 )
+from accy_async.tuning.records.schedule import Choice
 
 __all__ = [
     "MatrixExtents",
@@ -50,6 +51,7 @@ __all__ = [
     "matrix_product_problem",
     "row_pipeline_problem",
     "scan_problem",
+    "schedule_of",
 ]
 
 
@@ -127,6 +129,20 @@ def row_pipeline_problem(
         version=KERNEL_VERSION,
         candidates=tuple((c.threads,) for c in candidates),
     )
+
+
+def schedule_of(family: ScheduleFamily, choice: Choice) -> Schedule:
+    """A choice of `ScheduleTuningProblem.candidates` as the schedule that it means."""
+    match family:
+        case ScheduleFamily.MATRIX_PRODUCT:
+            x, y = choice
+            return MatrixProductSchedule(thread_blocks=Threads2D(x, y))
+        case ScheduleFamily.SCAN:
+            threads, alone = choice
+            return GeneratedScanSchedule(threads=threads, lines_per_block=bool(alone))
+        case ScheduleFamily.ROW_PIPELINE:
+            (threads,) = choice
+            return GeneratedRowPipelineSchedule(threads=threads)
 
 
 class Schedules:
