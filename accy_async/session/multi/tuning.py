@@ -11,7 +11,7 @@ from accy_async.backends.handles import LoadedArtifact
 from accy_async.errors import InvalidType, InvalidValue, LaunchArgumentMismatch
 from accy_async.session.multi.core import MultiCore
 from accy_async.session.multi.fragments import MultiFragment
-from accy_async.session.tuning import Tuner
+from accy_async.session.tuner import Tuner
 from accy_async.tuning.measuring import Candidate
 
 if TYPE_CHECKING:
