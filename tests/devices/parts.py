@@ -12,7 +12,7 @@ from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.session import MultiSession, open_session
 from tests.graph.graphs import kernel_entry
 
-__all__ = ["ONE", "TWO", "check_all_empty", "gpus", "opened", "ring"]
+__all__ = ["ONE", "TWO", "check_all_empty", "gpus", "opened", "ring", "to_and_fro"]
 
 ONE = kernel_entry(1)
 """A kernel of one buffer."""
@@ -71,4 +71,24 @@ def ring(devices: Sequence[str]) -> LaunchGraphPlan:
         after = buffers[(number + 1) % len(buffers)]
         b.copy(buffer, after, name=f"pass{number}")
     b.copy_out(buffers[0], out, name="end")
+    return b.build()
+
+
+def to_and_fro(devices: Sequence[str]) -> LaunchGraphPlan:
+    """Twice from the first device to the last and back, then a call on the host."""
+    b = LaunchGraphBuilder()
+    out = b.host("out", DType.U32, 4)
+    here, there = devices[0], devices[-1]
+    x = b.scratch("x", DType.U32, 4, device=here)
+    y, z = (b.scratch(name, DType.U32, 4, device=there) for name in "yz")
+    b.fill(x, 7, name="begin")
+    b.fill(z, 7, name="begin there")
+    with b.loop(count=2, carries=[(y, z)]):
+        b.copy(x, y, name="go")
+        b.kernel(TWO, [y.read, z.write], name="work there")
+        b.copy(z, x, name="return")
+        b.kernel(ONE, [x.read_write], name="work here")
+    b.copy_out(x, out, name="read")
+    b.host_call(lambda: None, reads=[out], name="look")
+    b.fill(x, 0, name="end")
     return b.build()

@@ -1,14 +1,17 @@
 """Sessions over several devices cut short everywhere: each call, await, loss.
 
-The scene is a plan around all devices with staged copies or straight ones, a copy
-of an array from one device to another, and a run of one device that is left alone.
+The scene is a plan over two devices, a copy of an array from one to the other, and a
+run of a third that is left alone. The plan goes once around, or to and fro in a loop
+with carries, with a call on the host behind it. Its copies go straight or are staged;
+its edges are waited for on the devices, or by the host.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import attrs
 import numpy as np
 import pytest
 
@@ -21,9 +24,10 @@ from accy_async.errors import (
     OutOfMemory,
     RuntimeUnavailable,
 )
+from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.run import Run
 from accy_async.session import MultiSession, open_session
-from tests.devices.parts import check_all_empty, gpus, ring
+from tests.devices.parts import check_all_empty, gpus, ring, to_and_fro
 from tests.graphs.parts import diamond
 from tests.graphs.scenes import leaves
 from tests.harness.steps import Outcome, cancel_scope, cancel_task, perform
@@ -34,15 +38,47 @@ USUAL: dict[str, type[AccyError]] = {
     "load_artifact": RuntimeUnavailable,
     "allocate_buffer": OutOfMemory,
 }
-STRAIGHT, STAGED = True, False
-WAYS = pytest.mark.parametrize("way", [STRAIGHT, STAGED], ids=["straight", "staged"])
+
+
+@attrs.frozen
+class Way:
+    """How the devices reach each other, and what the plan is."""
+
+    has_peer_access: bool = True
+    can_wait_for_peers: bool = True
+    plan: Callable[[Sequence[str]], LaunchGraphPlan] = ring
+
+
+WAYS = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(Way(peer, waits, plan), id=f"{how}-{plan.__name__}")
+        for plan in (ring, to_and_fro)
+        for how, peer, waits in (
+            ("straight", True, True),
+            ("staged", False, True),
+            ("host waits", True, False),
+        )
+    ],
+)
+
+ONE_LOOP = pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"]
+)
+"""For what is the devices' doing, on whichever loop."""
 
 
 class Scene:
     """One playing of it."""
 
-    def __init__(self, way: bool, *, is_holding: bool = False) -> None:
-        self.devices = gpus(3, has_peer_access=way, is_holding=is_holding)
+    def __init__(self, way: Way, *, is_holding: bool = False) -> None:
+        self.way = way
+        self.devices = gpus(
+            3,
+            has_peer_access=way.has_peer_access,
+            can_wait_for_peers=way.can_wait_for_peers,
+            is_holding=is_holding,
+        )
         for device in self.devices:
             device.staging_bytes = 4  # type: ignore[misc]
         self.runs: dict[str, Run] = {}
@@ -54,7 +90,7 @@ class Scene:
             await self._work(session)
 
     async def _work(self, session: MultiSession) -> None:
-        plan = ring(["cuda:0", "cuda:1"])
+        plan = self.way.plan(["cuda:0", "cuda:1"])
         try:
             values = np.zeros(4, np.uint32)
             with await session.upload(values, device="cuda:0") as array:
@@ -92,7 +128,7 @@ def kinds(device: RecordingBackend) -> list[str]:
     return [call.kind for call in device.calls]
 
 
-async def calls_of(way: bool) -> list[list[str]]:
+async def calls_of(way: Way) -> list[list[str]]:
     scene = Scene(way)
     await scene.play()
     assert not scene.told
@@ -100,7 +136,8 @@ async def calls_of(way: bool) -> list[list[str]]:
 
 
 @WAYS
-async def test_each_call_on_each_device_failing_once(way: bool) -> None:
+@ONE_LOOP
+async def test_each_call_on_each_device_failing_once(way: Way) -> None:
     """Its own error comes out, alone; nothing is left on any device."""
     seen: set[str] = set()
     for number, calls in enumerate(await calls_of(way)):
@@ -115,11 +152,15 @@ async def test_each_call_on_each_device_failing_once(way: bool) -> None:
             if number != 2:
                 assert scene.runs["lone"].state == "finished"
             seen.add(kind)
-    assert {"copy_to_peer", "wait_for_peer", "launch", "destroy"} <= seen
+    expected_kinds = {"copy_to_peer", "launch", "destroy"}
+    if way.can_wait_for_peers:
+        expected_kinds.add("wait_for_peer")
+    assert expected_kinds <= seen
 
 
 @WAYS
-async def test_each_device_lost_at_each_call(way: bool) -> None:
+@ONE_LOOP
+async def test_each_device_lost_at_each_call(way: Way) -> None:
     """What needs it fails with its loss; the other devices' run is left alone."""
     for number, calls in enumerate(await calls_of(way)):
         for nth in range(1, len(calls) + 1):
@@ -144,7 +185,7 @@ async def test_each_device_lost_at_each_call(way: bool) -> None:
                 assert scene.runs["lone"].state == "finished"
 
 
-async def cut(way: bool, step: int | None, how: object) -> tuple[Scene, Outcome]:
+async def cut(way: Way, step: int | None, how: object) -> tuple[Scene, Outcome]:
     scene = Scene(way, is_holding=True)
     scene.devices[1].release_all()
     scene.devices[2].release_all()
@@ -179,7 +220,7 @@ def _let_go(devices: Sequence[RecordingBackend]) -> None:
 
 
 @WAYS
-async def test_each_await_cancelled_once(way: bool) -> None:
+async def test_each_await_cancelled_once(way: Way) -> None:
     """Wherever the session's task is cut, the cancellation goes on and all is freed."""
     _, whole = await cut(way, None, cancel_scope)
     assert whole.is_success
@@ -192,8 +233,8 @@ async def test_each_await_cancelled_once(way: bool) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
-async def test_each_await_cancelled_by_asyncio_itself(way: bool) -> None:
+@ONE_LOOP
+async def test_each_await_cancelled_by_asyncio_itself(way: Way) -> None:
     """So it is with ``Task.cancel``."""
     _, whole = await cut(way, None, cancel_task)
     for step in range(1, whole.steps + 1):

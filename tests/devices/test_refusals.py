@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import attrs
 import numpy as np
 import pytest
 
-from accy_async.backends import LaunchRequest, RecordingBackend
+from accy_async.backends import BufferBinding, LaunchRequest, RecordingBackend
 from accy_async.dtypes import DType
 from accy_async.errors import (
     InvalidArtifact,
+    InvalidBuffer,
     InvalidEvent,
+    InvalidStream,
     LaunchArgumentMismatch,
     UnsupportedOperation,
 )
@@ -135,6 +140,68 @@ async def test_a_kernel_of_another_device_is_refused_before_its_launch() -> None
     with pytest.raises(InvalidArtifact, match=r"cuda:1.*cuda:0"):
         one.submit_launch(prepared)
     assert (one.launch_count, other.launch_count) == (0, 0)
+
+
+async def test_what_is_of_another_device_is_refused_by_the_device_itself() -> None:
+    """A launch's buffer and stream, an event to wait for, a copy's end: by name."""
+    one, other = gpus(2)
+    entry = kernel_entry(1)
+    artifact = one.create_artifact(entry.artifact_request(None))
+    request = LaunchRequest(
+        artifact=artifact,
+        loaded=one.load_artifact(artifact),
+        geometry=entry.launch.geometry(()),
+        buffers=(BufferBinding(handle=one.allocate_buffer(16), access="read_write"),),
+    )
+    theirs = BufferBinding(handle=other.allocate_buffer(16), access="read_write")
+    stream, event = other.create_stream(), other.create_event()
+    other.record_event(event, stream)
+    refusals: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (
+            InvalidBuffer,
+            "buffer",
+            lambda: one.launch(attrs.evolve(request, buffers=(theirs,))),
+        ),
+        (
+            InvalidStream,
+            "stream",
+            lambda: one.launch(attrs.evolve(request, stream=stream)),
+        ),
+        (
+            InvalidEvent,
+            "event",
+            lambda: one.stream_wait_event(one.create_stream(), event),
+        ),
+        (InvalidEvent, "event", lambda: one.record_event(event)),
+        (
+            InvalidBuffer,
+            "buffer",
+            lambda: one.copy_buffer(request.buffers[0].handle, theirs.handle),
+        ),
+    ]
+    for error, what, call in refusals:
+        with pytest.raises(error, match=rf"{what} \d+ is of backend cuda:1.*is cuda:0"):
+            call()
+    assert (one.launch_count, other.launch_count) == (0, 0)
+    one.launch(request)  # its own it takes
+    assert one.launch_count == 1
+
+
+async def test_an_event_slot_is_bound_to_an_event_of_the_sessions_own() -> None:
+    devices = gpus(2)
+    stranger = RecordingBackend(index=4)
+    event = stranger.create_event()
+    stranger.record_event(event)
+    b = LaunchGraphBuilder()
+    b.external_event("ready")
+    b.kernel(
+        ONE, [b.scratch("x", DType.U32, 4)], name="work", after=b.wait_event("ready")
+    )
+    async with opened(devices) as session:
+        message = r"bindings\['ready'\].*cuda:4.*cuda:0, cuda:1"
+        with pytest.raises(LaunchArgumentMismatch, match=message):
+            session.start(b.build(), {"ready": event})
+    assert not any(device.launch_count for device in devices)
 
 
 async def test_times_of_two_devices_are_not_mixed() -> None:
