@@ -6,16 +6,18 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from accy_async.artifact import ArtifactFormat, KernelCallArtifact
+from accy_async.artifact import ArtifactFormat, KernelArtifact, KernelCallArtifact
 from accy_async.backends.cuda import CudaBackend
 from accy_async.backends.routes import Way
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import InvalidArtifact, InvalidEvent, LaunchArgumentMismatch
+from accy_async.fleet import FleetBuffer, FleetCandidate, FleetWork, open_fleet
 from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.options import LaunchOptions
 from accy_async.session import MultiSession, open_session
@@ -26,6 +28,12 @@ pytestmark = [pytest.mark.multigpu, pytest.mark.anyio]
 
 NAMES = ["cuda:0", "cuda:1"]
 SIZES = [0, 1, 3, 255, 4097, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, (40 << 20) + 5]
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """One loop, but where a test says another: contexts of GPUs take long to make."""
+    return "asyncio", {"use_uvloop": False}
 
 
 @pytest.fixture
@@ -126,6 +134,65 @@ async def test_random_programs_over_both(session: MultiSession, seed: int) -> No
     for name, array in expected.items():
         np.testing.assert_array_equal(program.hosts[name], array, name)
     assert LENGTH == 5
+
+
+@pytest.mark.parametrize("anyio_backend", [("trio", {})], ids=["trio"])
+async def test_a_random_program_on_the_other_loop(session: MultiSession) -> None:
+    program = Program(99, 60, kernels(), devices=NAMES)
+    expected = program.expected()
+    await start(session, program, None)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(program.hosts[name], array, name)
+
+
+def doubled(x: Any) -> Any:
+    return x + x
+
+
+async def test_fragments_are_called_where_their_arguments_are(
+    session: MultiSession,
+) -> None:
+    """Compiled and loaded on each GPU at its first call; arrays on two are refused."""
+    values = np.arange(1000, dtype=np.float32)
+    async with await session.load_fragment(doubled) as fragment:
+        arrays = [await session.upload(values, device=name) for name in NAMES]
+        for name, array in zip(NAMES, arrays, strict=True):
+            result = await fragment(array)
+            assert result.is_of(session.on(name).backend)
+            np.testing.assert_array_equal(await session.download(result), 2 * values)
+        assert sorted(fragment.loaded) == NAMES
+        np.testing.assert_array_equal(await fragment(values), 2 * values)
+    async with await session.load_fragment(lambda x, y: x + y) as both:
+        with pytest.raises(LaunchArgumentMismatch, match=r"cuda:0.*cuda:1"):
+            await both(*arrays)
+
+
+async def test_a_fleet_shares_a_list_between_both() -> None:
+    """Each candidate is measured once for each kind of GPU; nothing is left."""
+    entry = kernels().add
+    scalars = (ScalarArgument.u32(1000),)
+    work = FleetWork(
+        candidates=tuple(
+            FleetCandidate(
+                name=name,
+                artifact=KernelArtifact.from_request(entry.artifact_request(None)),
+                geometry=entry.launch.geometry(scalars),
+                scalars=scalars,
+            )
+            for name in ("a", "b", "c", "d")
+        ),
+        buffers=(
+            FleetBuffer.zeros(DType.U32, 1000),
+            FleetBuffer.random(DType.U32, 1000, seed=1),
+            FleetBuffer.random(DType.U32, 1000, seed=2),
+        ),
+    )
+    async with open_fleet(NAMES) as fleet:
+        outcome = await fleet.measure(work)
+    for kind in outcome.kinds:
+        assert [one.name for one in kind.measurements] == ["a", "b", "c", "d"]
+        assert {str(one.status) for one in kind.measurements} == {"measured"}
+        assert kind.winner is not None
 
 
 async def test_kernels_are_loaded_where_they_run(session: MultiSession) -> None:
