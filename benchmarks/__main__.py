@@ -28,7 +28,8 @@ a NAME all are run, which takes a minute or two.
 {chr(10).join(f"  {name}" for name in NAMES)}
 
 Those that need an NVIDIA GPU are apart: python -m benchmarks.gpu; the one that needs
-two is python -m benchmarks.multigpu.
+two is python -m benchmarks.multigpu. Any Vulkan device will do for
+python -m benchmarks.vulkan.
 What each measures is in the first lines of benchmarks/NAME.py, and in
 docs/performance.md. Some need the extra "bench": pip install -e '.[bench]'."""
 

@@ -49,7 +49,7 @@ SAYS = {
         "the last of 100000 is 100000",
         "[1.0, 2.0, 3.0, 4.0], and 1 buffer",
     ],
-    "same_everywhere": ["cpu:0 ", "the same program: within its bounds everywhere"],
+    "same_everywhere": ["cpu:0: ", "the same programs: within their bounds everywhere"],
     "two_devices": ["values on two devices: right", "left on both: 0 objects"],
     "service_lifespan": ["answer: b'1048576'", "left of the request: 0"],
 }
