@@ -32,6 +32,8 @@ from accy_async.dtypes import DType
 __all__ = ["PtxFunction"]
 
 _SHARED_ALIGNMENT = 16
+_VECTOR_BYTES = 16
+"""Of the largest access that a thread can make at once."""
 _REGISTERS = {
     BuiltinKind.THREAD_X: "tid.x",
     BuiltinKind.THREAD_Y: "tid.y",
@@ -73,11 +75,43 @@ class PtxFunction(KernelBody):
             slot = self._writer.slot(kind, variable.dtype.size_bytes)
             self._writer.act(f"store {kind} zeroinitializer, ptr {slot}")
             self._slots[variable.name] = slot
-        self._body(self._kernel.body)
-        self._writer.act("ret void")
+        if self._kernel.takes_neighbours:
+            self._both_ways()
+        else:
+            self._body(self._kernel.body)
+            self._writer.act("ret void")
         name, number = self._kernel.name, self._number
         head = f"define ptx_kernel void @{name}({', '.join(parameters)}) #{number} {{"
         return f"{head}\n{self._writer.text()}\n}}"
+
+    def _both_ways(self) -> None:
+        """The body for buffers that begin at multiples of 16 bytes, and for others.
+
+        Whose memory a buffer is, and so where it begins, is known when it is launched.
+        """
+        writer, given = self._writer, dict(self._arrays)
+        buffers = [buffer.name for buffer in self._kernel.buffers]
+        aligned = dict(given)
+        bits = "0"
+        for name in buffers:
+            base, dtype = given[name]
+            address = writer.value(f"ptrtoint {base} to i64")
+            bits = writer.value(f"or i64 {bits}, {address}")
+            masked = writer.call(
+                "ptr addrspace(1)",
+                "llvm.ptrmask.p1.i64",
+                ("ptr addrspace(1)", base.rpartition(" ")[2]),
+                ("i64", str(-_VECTOR_BYTES)),
+            )
+            aligned[name] = f"ptr addrspace(1) {masked}", dtype
+        low = writer.value(f"and i64 {bits}, {_VECTOR_BYTES - 1}")
+        together, apart = writer.label("together"), writer.label("apart")
+        writer.branch(writer.value(f"icmp eq i64 {low}, 0"), together, apart)
+        for label, arrays in ((together, aligned), (apart, given)):
+            writer.start(label)
+            self._arrays = dict(arrays)
+            self._body(self._kernel.body)
+            writer.act("ret void")
 
     def _parameters(self) -> list[str]:
         kernel, parameters = self._kernel, []

@@ -139,6 +139,9 @@ class KernelBuilder:
         name: the kernel's.
         threadgroup: the threads of a block.
         is_approximate: whether it may be computed as `Kernel` says.
+
+    Attributes:
+        takes_neighbours: whether its threads do what `Kernel` says; False at first.
     """
 
     thread = Builtin(BuiltinKind.THREAD)
@@ -161,6 +164,7 @@ class KernelBuilder:
     ) -> None:
         self.name = name
         self.is_approximate = is_approximate
+        self.takes_neighbours = False
         self.threadgroup = threadgroup
         self._buffers: list[Buffer] = []
         self._scalars: list[Scalar] = []
@@ -265,6 +269,7 @@ class KernelBuilder:
             shared=tuple(self._shared),
             thread_variables=tuple(self._thread_variables),
             is_approximate=self.is_approximate,
+            takes_neighbours=self.takes_neighbours,
         )
 
     @contextmanager

@@ -103,6 +103,10 @@ class Kernel:
     and roots of f32 may be some units off, sums may be reordered, and a product and a
     sum may round once. Infinities and NaNs keep their meaning.
 
+    One that *takes neighbours* has threads that access a few elements of a buffer next
+    to each other, the first of them at a multiple of as many: a device may then do so
+    at once where the buffers begin at multiples of 16 bytes.
+
     Raises:
         InvalidType, InvalidValue: naming what is wrong: a name used twice or out
             of its scope, an access the buffer does not allow, a statement where
@@ -130,6 +134,7 @@ class Kernel:
         validator=tuple_of(ThreadVariable, expected="a tuple of ThreadVariable"),
     )
     is_approximate: bool = attrs.field(default=False, validator=instances(bool))
+    takes_neighbours: bool = attrs.field(default=False, validator=instances(bool))
 
     def __attrs_post_init__(self) -> None:
         if min(self.threadgroup) < 1 or self.threads > MAX_THREADS:

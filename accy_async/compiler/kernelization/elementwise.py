@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import attrs
 
-from accy_async.artifact.formats import BackendKind
+from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.artifact.planned import CompileLaunch
 from accy_async.artifact.resources import LaunchResourceClass
 from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
-from accy_async.compiler.form import minimum
+from accy_async.compiler.form import Expression, maximum, minimum
 from accy_async.compiler.kernelization.assembly import (
     Assembly,
     ceil_div,
@@ -49,12 +49,21 @@ _SHORT_ROW = {True: 16, False: 128}
 
 @attrs.frozen
 class _Layout:
-    """Rows of columns, cut into tiles of ``threads * per_thread`` columns."""
+    """Rows of columns, cut into tiles of ``threads * per_thread`` columns.
+
+    Attributes:
+        rows, columns: of all elements.
+        threads: of a block.
+        per_thread: columns that each takes.
+        takes_neighbours: whether these lie next to each other, so that one access has
+            them all, or the threads' do, so that their accesses go together.
+    """
 
     rows: int
     columns: int
     threads: int
     per_thread: int
+    takes_neighbours: bool = False
 
     @property
     def span(self) -> int:
@@ -126,7 +135,12 @@ def _layout(
     is_simple = len(function.operations) <= _MOST_UNROLLED
     if is_large and is_simple and not is_cpu(profile):
         per_thread = several
-    return _Layout(rows, columns, threads, per_thread)
+    takes_neighbours = (
+        per_thread > 1
+        and profile.format is ArtifactFormat.CUDA_PTX
+        and (rows == 1 or columns % per_thread == 0)
+    )
+    return _Layout(rows, columns, threads, per_thread, takes_neighbours)
 
 
 def _arrays(function: Function) -> Iterator[Value]:
@@ -190,56 +204,122 @@ def _unmoved(item: WorkItem) -> frozenset[int]:
 
 def _write(a: Assembly, shape: tuple[int, ...], layout: _Layout) -> None:
     n = a.elements_in_all()
-    with a.tasks(layout.tiles) as tile:
-        row, begin = a.number(0), tile * layout.span
-        if layout.rows > 1:
-            row = tile
-            begin = a.number(0)
-            if layout.row_tiles > 1:
-                row = a.k.let("row", tile / layout.row_tiles)
-                begin = a.k.let("begin", tile % layout.row_tiles * layout.span)
+    if is_cpu(a.profile):
+        with a.tasks(layout.tiles) as tile:
+            _Tile(a, shape, layout, n, tile).write_lanes()
+        return
+    # One region around all tiles: no thread ever waits for another.
+    a.k.takes_neighbours = layout.takes_neighbours
+    with a.k.region(), a.places.scope(), a.tasks(layout.tiles) as tile:
+        _Tile(a, shape, layout, n, tile).write_threads()
+
+
+class _Tile:
+    """Writes what is done with one tile."""
+
+    def __init__(
+        self,
+        a: Assembly,
+        shape: tuple[int, ...],
+        layout: _Layout,
+        n: Expression,
+        tile: Expression,
+    ) -> None:
+        self.a, self.shape, self.layout = a, shape, layout
+        row = a.number(0)
+        if layout.rows == 1:
+            begin = a.k.let("begin", tile * layout.span)
+        elif layout.row_tiles == 1:
+            row, begin = tile, a.number(0)
         else:
-            begin = a.k.let("begin", begin)
+            row = a.k.let("row", tile / layout.row_tiles)
+            begin = a.k.let("begin", tile % layout.row_tiles * layout.span)
         first = begin
         if layout.rows > 1:
             first = a.k.let("first", row * layout.columns + begin)
-        outer = a.places.unravel(row, shape[:-1]) if layout.rows > 1 else []
+        self.begin, self.first = begin, first
+        self.outer = a.places.unravel(row, shape[:-1]) if layout.rows > 1 else []
         left = a.left(n, first)
-        exact = layout.columns % layout.span == 0
-        if layout.rows > 1 and not exact:
+        self.is_exact = layout.columns % layout.span == 0
+        if layout.rows > 1 and not self.is_exact:
             left = minimum(left, a.left(a.number(layout.columns), begin))
-        left = a.k.let("left", left)
+        self.left = a.k.let("left", left)
 
-        def place(offset: int) -> Place:
-            inner = begin + a.thread + offset if offset else begin + a.thread
+    def write_lanes(self) -> None:
+        """The elements of a core's lanes, one each."""
+        a = self.a
+        limit = None if self.is_exact else self.left
+        with a.k.region(limit=limit), a.places.scope():
+            _compute(a, self._places(a.thread, [0]))
+
+    def write_threads(self) -> None:
+        """The elements of a GPU's threads, within a region."""
+        a, layout = self.a, self.layout
+        step = 1 if layout.takes_neighbours else layout.threads
+        mine = a.thread
+        if layout.takes_neighbours:
+            mine = a.k.let(None, a.thread * layout.per_thread)
+        if layout.per_thread == 1:
+            self._one_by_one(mine, [0])
+            return
+        offsets = [i * step for i in range(layout.per_thread)]
+        with a.k.when(self.left >= layout.span), a.places.scope():
+            _compute(a, self._places(mine, offsets))
+        with a.k.otherwise():
+            if layout.takes_neighbours:
+                self._rest(mine)
+            else:
+                self._one_by_one(mine, offsets)
+
+    def _rest(self, mine: Expression) -> None:
+        """What there is of a thread's neighbours.
+
+        A loop, so that LLVM does not let it share stores with the whole tile's code,
+        which could then not be made at once.
+        """
+        a = self.a
+        here = self.left - mine.cast(a.signed)
+        count = a.k.let(None, minimum(maximum(here, 0), self.layout.per_thread))
+        with a.k.count("rest", a.number(0), a.wide(count)) as at, a.places.scope():
+            _compute(a, self._places(a.k.let(None, mine + at), [0]))
+
+    def _one_by_one(self, mine: Expression, offsets: list[int]) -> None:
+        a = self.a
+        for offset in offsets:
+            at = (mine + offset if offset else mine).cast(a.signed)
+            with a.k.when(at < self.left), a.places.scope():
+                _compute(a, self._places(mine, [offset]))
+
+    def _places(self, mine: Expression, offsets: list[int]) -> list[Place]:
+        """The elements so far behind one of the tile's.
+
+        The offset is added last, so that LLVM sees which ones are neighbours.
+        """
+        a, layout = self.a, self.layout
+        inner = a.k.let(None, self.begin + mine)
+        linear = inner if layout.rows == 1 else a.k.let(None, self.first + mine)
+
+        def behind(base: Expression, offset: int) -> Expression:
+            return a.k.let(None, base + offset) if offset else base
+
+        places = []
+        for offset in offsets:
+            number = behind(linear, offset)
             if layout.rows == 1:
-                return a.places.at(shape, a.k.let(None, inner))
-            linear = a.k.let(None, first + a.thread + offset)
-            return a.places.coordinate(shape, [*outer, a.k.let(None, inner)], linear)
-
-        if is_cpu(a.profile) and exact:
-            with a.k.region(), a.places.scope():
-                _compute(a, [place(0)])
-        elif layout.per_thread == 1:
-            with a.k.region(limit=left), a.places.scope():
-                _compute(a, [place(0)])
-        else:
-            offsets = [i * layout.threads for i in range(layout.per_thread)]
-            with a.k.when(left >= layout.span), a.k.region(), a.places.scope():
-                _compute(a, [place(offset) for offset in offsets])
-            with a.k.otherwise():
-                for offset in offsets:
-                    with a.k.region(limit=left - offset), a.places.scope():
-                        _compute(a, [place(offset)])
+                places.append(a.places.at(self.shape, number))
+                continue
+            coordinates = [*self.outer, behind(inner, offset)]
+            places.append(a.places.coordinate(self.shape, coordinates, number))
+        return places
 
 
 def _compute(a: Assembly, places: list[Place]) -> None:
     """The results at the places: all are computed before the first is stored."""
     computed = [
-        [a.elements.value(value, place) for value in a.function.results]
-        for place in places
+        [a.elements.value(value, place) for place in places]
+        for value in a.function.results
     ]
-    for place, values in zip(places, computed, strict=True):
-        at = a.places.number(a.places.linear(place))
-        for out, value in zip(a.results, values, strict=True):
+    numbers = [a.places.number(a.places.linear(place)) for place in places]
+    for out, values in zip(a.results, computed, strict=True):
+        for at, value in zip(numbers, values, strict=True):
             out[at] = value
