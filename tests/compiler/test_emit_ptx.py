@@ -25,6 +25,7 @@ from accy_async.compiler.form import (
     If,
     Kernel,
     KernelBuilder,
+    Region,
     Unary,
     UnaryOperation,
     constant,
@@ -248,6 +249,52 @@ def test_barrier_stands_between_a_write_and_a_read_of_one_array_only() -> None:
         a[k.thread] = k.thread
     met = [within for kind, _, within in _planned(k.build()) if kind == "Region"]
     assert met == [False, False, True, False, True]
+
+
+def test_a_warp_alone_meets_where_only_it_touched_what_it_touches() -> None:
+    k = KernelBuilder("tree", threadgroup=(64, 1, 1))
+    a = k.shared("a", U32, 64)
+    out = k.buffer("out", U32, "write_only")
+
+    def pair(half: int) -> None:
+        with k.region(limit=constant(U32, half)):
+            a[k.thread] = a[k.thread] + a[k.thread + half]
+
+    with k.region():
+        a[k.thread] = k.thread
+    pair(32)  # reads what the other warp wrote
+    pair(16)
+    pair(8)
+    with k.region():  # everybody reads what the first thread wrote
+        out[k.thread] = a.at(constant(U32, 0))
+    pair(4)  # the other warp may still read it
+    kernel = k.build()
+    plan = plan_barriers(kernel)
+    regions = [s for s in kernel.body if isinstance(s, Region)]
+    assert [plan.stands_within(r) for r in regions] == [False, *[True] * 5]
+    assert [plan.is_of_a_warp(r) for r in regions] == [
+        *(False, False, True, True),
+        *(False, False),
+    ]
+    text = compile_ptx([kernel])
+    assert text.count("bar.warp.sync") == 2
+    assert text.count("bar.sync") == 3
+
+
+def test_neighbours_are_accessed_at_once_where_buffers_begin_so() -> None:
+    k = KernelBuilder("double", threadgroup=(64, 1, 1))
+    out = k.buffer("out", F32, "write_only")
+    given = k.buffer("given", F32, "read_only")
+    with k.region():
+        first = k.let("first", (k.block_x * 64 + k.thread) * 4)
+        values = [given[first + i] for i in range(4)]
+        for i, value in enumerate(values):
+            out[first + i] = value + value
+    assert ".v4" not in compile_ptx([k.build()])  # nothing says that they do
+    k.takes_neighbours = True
+    text = compile_ptx([k.build()])
+    assert text.count("ld.global.v4.b32") == text.count("st.global.v4.b32") == 1
+    assert text.count("ld.global.b32") == text.count("st.global.b32") == 4
 
 
 def test_uniform_load_is_met_before_it_and_before_its_element_is_overwritten() -> None:

@@ -111,6 +111,9 @@ class PtxFunction(KernelBody):
             writer.start(label)
             self._arrays = dict(arrays)
             self._body(self._kernel.body)
+            if label == together:
+                # No code at all, but nothing before it is shared with the other way.
+                writer.act('call void asm sideeffect "", ""()')
             writer.act("ret void")
 
     def _parameters(self) -> list[str]:
@@ -169,7 +172,10 @@ class PtxFunction(KernelBody):
         writer = self._writer
         everybody = str(self._kernel.threads)
         active = self._active(region)
-        if self._plan.stands_within(region):
+        if self._plan.is_of_a_warp(region):
+            self._externals.add("declare void @llvm.nvvm.bar.warp.sync(i32)")
+            writer.act("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+        elif self._plan.stands_within(region):
             self._barrier()
         if active == everybody:
             self._body(region.body)

@@ -25,7 +25,11 @@ from accy_async.compiler.form import (
 )
 from accy_async.compiler.kernelization import operations
 from accy_async.compiler.kernelization.places import Coordinate
-from accy_async.compiler.kernelization.rowelements import RowElements, accumulator_of
+from accy_async.compiler.kernelization.rowelements import (
+    Reach,
+    RowElements,
+    accumulator_of,
+)
 from accy_async.compiler.semantic import Operation, Value
 from accy_async.dtypes import DType
 
@@ -38,6 +42,7 @@ class RowCode(RowElements):
     def write(self) -> None:
         """All of the kernel's body."""
         a, layout = self.a, self.layout
+        a.k.takes_neighbours = layout.takes_neighbours
         rows = self._row_count()
         for stage in self.plan.stages:
             for entry in stage:
@@ -128,7 +133,7 @@ class RowCode(RowElements):
         self,
         begin: Coordinate,
         end: Coordinate,
-        body: Callable[[list[Expression]], None],
+        body: Callable[[list[Reach]], None],
     ) -> None:
         """Run a body for all elements of a row, a thread some at a time."""
         a, threads = self.a, self.layout.threads
@@ -144,14 +149,20 @@ class RowCode(RowElements):
             bounds = a.places.number(begin), a.places.number(whole)
             offsets = [i * threads for i in range(self.layout.unrolled)]
             with a.loop("at", *bounds, span) as at:
-                body([a.k.let(None, at + a.thread + offset) for offset in offsets])
+                if self.layout.takes_neighbours:
+                    each = self.layout.unrolled
+                    own = a.k.let(None, at + a.thread * each)
+                    body([(own, i) for i in range(each)])
+                else:
+                    taken = [at + a.thread + offset for offset in offsets]
+                    body([(a.k.let(None, one), 0) for one in taken])
         for i in range(self.layout.unrolled):
             if isinstance(rest, int) and rest <= i * threads:
                 break
             left = a.places.number(rest).cast(a.signed) - i * threads
             first = a.places.add(whole, i * threads)
             with a.k.region(limit=left), a.places.scope():
-                body([a.k.let(None, a.places.number(first) + a.thread)])
+                body([(a.k.let(None, a.places.number(first) + a.thread), 0)])
 
     def _tree(self, stage: tuple[Operation, ...]) -> None:
         """Combine the threads' results in shared memory; element 0 is the whole."""
@@ -220,7 +231,7 @@ class RowCode(RowElements):
         left: Expression,
         begin: Coordinate,
         end: Coordinate,
-        body: Callable[[list[Expression]], None],
+        body: Callable[[list[Reach]], None],
     ) -> None:
         """Run a body for all elements of the threads' rows."""
         a, lanes = self.a, self.layout.lanes or 1
@@ -235,17 +246,17 @@ class RowCode(RowElements):
             with a.loop("at", *bounds, span, limit=left) as at:
                 first = at + self._lane() if lanes > 1 else at
                 offsets = [i * lanes for i in range(self.layout.unrolled)]
-                body([a.k.let(None, first + i) if i else first for i in offsets])
+                body([(first, offset) for offset in offsets])
         if isinstance(whole, int) and whole == end:
             return
         bounds = a.places.number(whole), a.places.number(end)
         with a.loop("at", *bounds, lanes, limit=left) as at:
             if lanes == 1:
-                body([at])
+                body([(at, 0)])
                 return
             own = a.k.let(None, at + self._lane())
             with a.k.when(own < bounds[1]), a.places.scope():
-                body([own])
+                body([(own, 0)])
 
     def _meet(self, stage: tuple[Operation, ...], left: Expression, lanes: int) -> None:
         """Combine the results of each row's threads; all of them get the whole."""

@@ -14,7 +14,10 @@ from accy_async.compiler.kernelization.rowplan import RowPlan
 from accy_async.compiler.semantic import Operation, Value
 from accy_async.dtypes import DType
 
-__all__ = ["RowElements", "accumulator_of"]
+__all__ = ["Reach", "RowElements", "accumulator_of"]
+
+Reach = tuple[Expression, int]
+"""An element of a row, as another one's number and how far behind it it lies."""
 
 
 class RowElements:
@@ -61,7 +64,7 @@ class RowElements:
             self._accumulators[entry].set(start)
 
     def _gather(
-        self, stage: tuple[Operation, ...], row: Expression, at: list[Expression]
+        self, stage: tuple[Operation, ...], row: Expression, at: list[Reach]
     ) -> None:
         """Combine some elements of the row into the thread's results so far."""
         a = self.a
@@ -79,11 +82,11 @@ class RowElements:
             variable.set(total)
 
     def _element(
-        self, slot: int, entry: Operation, row: Expression, at: Expression
+        self, slot: int, entry: Operation, row: Expression, at: Reach
     ) -> Expression:
         a = self.a
         if self.partials:
-            return self.partials[slot][at * self.plan.rows + row]
+            return self.partials[slot][self._at(at) * self.plan.rows + row]
         value = a.elements.value(entry.operands[0], self._full_place(row, at))
         return operations.convert(value, accumulator_of(entry))
 
@@ -95,16 +98,16 @@ class RowElements:
             at = a.places.reshaped(place, value.shape)
             a.results[index][row] = a.elements.value(value, at)
 
-    def _store_full(self, row: Expression, at: list[Expression]) -> None:
+    def _store_full(self, row: Expression, at: list[Reach]) -> None:
         a = self.a
         places = [self._full_place(row, e) for e in at]
         computed = [
-            [a.elements.value(a.function.results[i], p) for i in self.plan.full_results]
-            for p in places
+            [a.elements.value(a.function.results[i], p) for p in places]
+            for i in self.plan.full_results
         ]
-        for place, values in zip(places, computed, strict=True):
-            where = a.places.number(a.places.linear(place))
-            for index, value in zip(self.plan.full_results, values, strict=True):
+        numbers = [a.places.number(a.places.linear(place)) for place in places]
+        for index, values in zip(self.plan.full_results, computed, strict=True):
+            for where, value in zip(numbers, values, strict=True):
                 a.results[index][where] = value
 
     def _row_place(self, row: Expression) -> Place:
@@ -116,8 +119,34 @@ class RowElements:
         assert isinstance(known, Place)
         return known
 
-    def _full_place(self, row: Expression, at: Expression) -> Place:
-        a, plan = self.a, self.plan
+    def _at(self, at: Reach) -> Expression:
+        """An element's number in its row."""
+        first, offset = at
+        if not offset:
+            return first
+        key = (first, offset, "at")
+        found = self.a.places.known.get(key)
+        if found is None:
+            found = self.a.places.known[key] = self.a.k.let(None, first + offset)
+        assert isinstance(found, Expression)
+        return found
+
+    def _along_rows(self, row: Expression, at: Reach) -> Expression:
+        """An element's number among all, where rows lie one after another.
+
+        The offset is added last, so that LLVM sees which ones are neighbours.
+        """
+        a, (first, offset) = self.a, at
+        key = (row, first, "along")
+        found = a.places.known.get(key)
+        if found is None:
+            linear = row * self.plan.extent + first
+            found = a.places.known[key] = a.k.let(None, linear)
+        assert isinstance(found, Expression)
+        return a.k.let(None, found + offset) if offset else found
+
+    def _full_place(self, row: Expression, reach: Reach) -> Place:
+        a, plan, at = self.a, self.plan, self._at(reach)
         rest = tuple(plan.shape[axis] for axis in plan.axes)
         coordinates: list[Coordinate] = [0] * len(plan.shape)
         outer = a.places.coordinates(self._row_place(row))
@@ -128,7 +157,7 @@ class RowElements:
             coordinates[axis] = given
         linear: Coordinate | None = None
         if plan.axes == tuple(range(len(plan.kept), len(plan.shape))):
-            linear = a.k.let(None, row * plan.extent + at)
+            linear = self._along_rows(row, reach)
         elif plan.axes == tuple(range(len(plan.axes))):
             linear = a.k.let(None, at * plan.rows + row)
         return a.places.coordinate(plan.shape, coordinates, linear)

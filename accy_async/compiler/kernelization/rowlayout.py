@@ -19,6 +19,8 @@ class RowLayout:
         rows_per_block: rows that a block takes one after another, if together.
         unrolled: elements that a thread takes at a time.
         parts: into how many parts each row is cut.
+        takes_neighbours: whether the elements that a thread takes at a time lie next
+            to each other, where they are as many as a row can be cut into.
     """
 
     threads: int
@@ -26,6 +28,7 @@ class RowLayout:
     rows_per_block: int = 1
     unrolled: int = 1
     parts: int = 1
+    takes_neighbours: bool = False
 
     def tiles(self, rows: int) -> int:
         """Blocks that the rows fill, without parts."""

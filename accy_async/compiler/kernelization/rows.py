@@ -6,7 +6,9 @@ laid out and launched.
 
 from __future__ import annotations
 
-from accy_async.artifact.formats import BackendKind
+import attrs
+
+from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.artifact.planned import CompileLaunch
 from accy_async.artifact.resources import LaunchResourceClass, LaunchResourcePlan
 from accy_async.artifact.tiles import (
@@ -130,7 +132,23 @@ def _layout(
         if extent < threads * unrolled * 2:
             unrolled = 1
         layout = _sharing(plan, threads, unrolled, cpu=cpu)
+        layout = _with_neighbours(plan, layout, profile)
     return _in_parts(plan, layout, cpu=cpu)
+
+
+def _with_neighbours(
+    plan: RowPlan, layout: RowLayout, profile: TargetProfile
+) -> RowLayout:
+    """Have threads take neighbours where an access can have all of them."""
+    lie_in_rows = plan.axes == tuple(range(len(plan.kept), len(plan.shape)))
+    takes_neighbours = (
+        profile.format is ArtifactFormat.CUDA_PTX
+        and layout.lanes is None
+        and layout.unrolled > 1
+        and lie_in_rows
+        and plan.extent % layout.unrolled == 0
+    )
+    return attrs.evolve(layout, takes_neighbours=takes_neighbours)
 
 
 def _sharing(plan: RowPlan, threads: int, unrolled: int = 1, *, cpu: bool) -> RowLayout:
@@ -166,12 +184,7 @@ def _in_parts(plan: RowPlan, layout: RowLayout, *, cpu: bool) -> RowLayout:
     parts = min(ceil_div(wanted, blocks), plan.extent // least)
     if parts < 2:
         return layout
-    return RowLayout(
-        layout.threads,
-        lanes=layout.lanes,
-        unrolled=layout.unrolled,
-        parts=parts,
-    )
+    return attrs.evolve(layout, parts=parts)
 
 
 def _name(item: WorkItem, plan: RowPlan) -> str:
