@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["CeilingKernel", "ceiling_kernels", "ceiling_of"]
 
 _THREADS = 256
+_EACH = 8
+"""Elements that a thread of a GPU copies, a block's width apart: enough of them under way
+at once, in grids that every device takes. A processor copies one run after the other."""
+
 _CHAINS = 8
 _STEPS = 64
 
@@ -52,9 +56,13 @@ class CeilingKernel:
         Raises:
             CapabilityMismatch: nothing that the emitters make is loaded there.
         """
-        kernel = _copy() if self.name == "copy" else _fma()
-        grid = (self.elements // _THREADS, 1, 1)
-        return compile_variant(kernel, capabilities, grid=grid)
+        is_copy = self.name == "copy"
+        each = 1
+        if is_copy and capabilities.identity.backend is not BackendKind.CPU:
+            each = _EACH
+        kernel = _copy(each) if is_copy else _fma()
+        blocks = self.elements // (_THREADS * each)
+        return compile_variant(kernel, capabilities, grid=(blocks, 1, 1))
 
     @property
     def byte_size(self) -> int:
@@ -78,7 +86,8 @@ def ceiling_kernels(capabilities: Capabilities) -> tuple[CeilingKernel, CeilingK
     copied = (1 << 26) if is_small else (1 << 28)
     if identity.memory_bytes:
         copied = min(copied, identity.memory_bytes // 16)
-    words = max(1, copied // 4 // _THREADS) * _THREADS
+    block = _THREADS * _EACH
+    words = max(1, copied // 4 // block) * block
     threads = (1 << 16) if is_small else (1 << 22)
     return (
         CeilingKernel(name="copy", unit="B/s", amount=8.0 * words, elements=words),
@@ -99,14 +108,17 @@ def ceiling_of(
     return Ceiling(name=kernel.name, unit=kernel.unit, value=value, low=low, high=high)
 
 
-def _copy() -> Kernel:
+def _copy(each: int) -> Kernel:
     k = KernelBuilder("accy_bench_copy", threadgroup=(_THREADS, 1, 1))
     out = k.buffer("out", DType.F32, "write_only")
     source = k.buffer("source", DType.F32, "read_only")
-    base = k.let("base", k.block_x.cast(DType.U64) * _THREADS)
+    base = k.let("base", k.block_x.cast(DType.U64) * (_THREADS * each))
     with k.region():
-        i = base + k.thread.cast(DType.U64)
-        out[i] = source[i]
+        first = base + k.thread.cast(DType.U64)
+        places = [k.let(f"i{n}", first + n * _THREADS) for n in range(each)]
+        values = [k.let(f"v{n}", source[i]) for n, i in enumerate(places)]
+        for i, value in zip(places, values, strict=True):
+            out[i] = value
     return k.build()
 
 

@@ -17,18 +17,26 @@ import attrs
 import numpy as np
 
 from accy_async.backends.cleanup import Cleanup
+from accy_async.backends.completion import run_abandonable
+from accy_async.backends.devicegraph import GraphNode, GraphRequest
 from accy_async.errors import (
     AccyError,
     DeviceLost,
     OutOfMemory,
     SessionClosed,
 )
+from accy_async.fragment.submission import in_order, launches_alone
 from accy_async.graph.options import LaunchOptions
 from accy_async.tuning.measuring import CandidateStatus, TimeSource
 from accy_async.tuning.race import Race, RaceRules
 
 if TYPE_CHECKING:
-    from accy_async.backends.handles import EventHandle, Handle, StreamHandle
+    from accy_async.backends.handles import (
+        EventHandle,
+        GraphHandle,
+        Handle,
+        StreamHandle,
+    )
     from accy_async.bench.declare import FragmentBenchmark
     from accy_async.fragment import InvocationBindings, LoadedFragment
     from accy_async.session import Session
@@ -37,6 +45,7 @@ __all__ = ["Entrant", "Invocations", "open_invocations"]
 
 _LEAST_NS = {TimeSource.DEVICE: 20_000.0, TimeSource.HOST: 2_000_000.0}
 _MOST_CALLS = 256
+_MOST_NODES = 4096
 _WARMUP = 2
 
 
@@ -92,6 +101,7 @@ class Invocations:
         self.racers: list[int] = []
         self._to_check = list(range(len(self.entrants)))
         self._expected: list[Any] | None = None
+        self._graphs: dict[str, tuple[GraphHandle | None, int]] = {}
 
     @property
     def is_over(self) -> bool:
@@ -253,11 +263,15 @@ class Invocations:
         assert fragment is not None
         assert bindings is not None
         backend, stream, options = self._backend, self._stream, self._options
+        graph = await self._graph(entrant, calls)
         started = time.perf_counter_ns()
         if self._events is not None:
             backend.record_event(self._events[0], stream)
-        for _ in range(calls):
-            fragment.submit_invocation(bindings, options)
+        if graph is not None:
+            backend.launch_graph(graph, stream)
+        else:
+            for _ in range(calls):
+                fragment.submit_invocation(bindings, options)
         if self._events is not None:
             backend.record_event(self._events[1], stream)
         with anyio.fail_after(self._time_limit_s):
@@ -265,6 +279,40 @@ class Invocations:
         if self._events is None:
             return (time.perf_counter_ns() - started) / calls
         return backend.elapsed_ns(*self._events) / calls
+
+    async def _graph(self, entrant: Entrant, calls: int) -> GraphHandle | None:
+        """The calls as one graph of the device; None where single launches serve.
+
+        So that the device never waits for this process between two kernels.
+        """
+        if not self._backend.capabilities.device_graphs:
+            return None
+        graph, of = self._graphs.get(entrant.name, (None, 0))
+        if of == calls:
+            return graph
+        fragment, bindings = entrant.fragment, entrant.bindings
+        assert fragment is not None
+        assert bindings is not None
+        launches = launches_alone(
+            bindings.prepared(fragment.graph, self._options), in_order(fragment.graph)
+        )
+        count = 0 if launches is None else calls * len(launches)
+        made: GraphHandle | None = None
+        if launches is not None and 1 < count <= _MOST_NODES:
+            request = GraphRequest(
+                tuple(
+                    GraphNode(launch, after=(place - 1,) if place else ())
+                    for place, launch in enumerate(launches * calls)
+                )
+            )
+            made = await run_abandonable(  # some 10 us a node
+                lambda: self._backend.create_graph(request),
+                self._backend.abandon,
+                name="make a batch",
+            )
+            self._handles.append(made)
+        self._graphs[entrant.name] = made, calls
+        return made
 
     async def _blame(self, entrant: Entrant, work: Callable[[], Any]) -> None:
         """Turn what goes wrong with a candidate into its rejection."""

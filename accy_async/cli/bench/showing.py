@@ -118,7 +118,9 @@ def _notes(one: BenchmarkReport) -> list[tuple[str, str]]:
             told = f"{candidate.name}: {candidate.status}: {candidate.reason}"
             notes.append((_plain(told), "red"))
     if one.winner is not None and len(one.candidates) > 1:
-        notes.append((f"use {_plain(one.winner)}: {one.standing}", ""))
+        standings = {"no difference": "none is faster"}
+        told = standings.get(one.standing, one.standing)
+        notes.append((f"use {_plain(one.winner)}: {told}", ""))
     if not one.is_steady:
         notes.append((f"the machine did not hold still: {one.conditions}", "yellow"))
     if one.source == "host":
