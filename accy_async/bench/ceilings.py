@@ -27,8 +27,8 @@ __all__ = ["CeilingKernel", "ceiling_kernels", "ceiling_of"]
 
 _THREADS = 256
 _EACH = 8
-"""Elements that a thread of a GPU copies, a block's width apart: enough of them under way
-at once, in grids that every device takes. A processor copies one run after the other."""
+"""Elements that a thread of a GPU copies, a block's width apart: enough of them under
+way at once, in grids that every device takes. A processor copies one run at a time."""
 
 _CHAINS = 8
 _STEPS = 64

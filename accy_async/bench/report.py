@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import attrs
 import msgspec
 
-from accy_async.errors import InvalidArtifact
+from accy_async.errors import InvalidArtifact, InvalidValue
 
 __all__ = [
     "BenchmarkReport",
@@ -21,6 +22,15 @@ __all__ = [
 
 _FORMAT = "accy-async bench"
 _VERSION = 1
+
+
+def _times(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Times are above 0: what is compared are their logarithms."""
+    assert isinstance(value, tuple)
+    for one in value:
+        if not (one > 0.0 and math.isfinite(one)):
+            name = f"{type(instance).__name__}.{attribute.name}"
+            raise InvalidValue(name, one, "times above 0")
 
 
 @attrs.frozen(kw_only=True)
@@ -84,7 +94,7 @@ class CandidateReport:
     name: str
     status: str
     reason: str = ""
-    times_ns: tuple[float, ...] = ()
+    times_ns: tuple[float, ...] = attrs.field(default=(), validator=_times)
     median_ns: float | None = None
     low_ns: float | None = None
     high_ns: float | None = None
@@ -199,7 +209,7 @@ def decode_report(data: bytes) -> Report:
                 f"a report of version {version}, expected version {_VERSION}"
             )
         return msgspec.convert(document, Report)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidArtifact(
             f"it is no report of accy-async bench: {error}"
         ) from error

@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ET
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from accy_async.bench import (
     BenchmarkReport,
@@ -45,11 +47,28 @@ def test_a_report_survives_json() -> None:
         (encoded()[:-2], "no report"),
         (encoded().replace(b'"version": 1', b'"version": 2'), "version 2, expected"),
         (encoded().replace(b'"times_ns": [', b'"times_ns": ["x", '), "times_ns"),
+        (encoded().replace(b'"times_ns": [', b'"times_ns": [-1.0, '), "above 0"),
+        (encoded().replace(b'"times_ns": [', b'"times_ns": [1e999, '), "no report"),
+        (b'{"format":' * 100_000, "no report"),
     ],
 )
 def test_what_is_no_report_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(InvalidArtifact, match=words):
         decode_report(data)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+@settings(max_examples=60, deadline=None)
+def test_damaged_reports_are_refused_or_read_and_nothing_else(
+    place: int, byte: int
+) -> None:
+    data = bytearray(encoded())
+    data[place % len(data)] = byte
+    try:
+        found = decode_report(bytes(data))
+    except InvalidArtifact:
+        return
+    compare_reports(found, report(candidate("a", 1000.0)))
 
 
 def test_changes_are_told_with_their_bounds() -> None:

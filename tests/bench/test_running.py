@@ -22,7 +22,7 @@ from accy_async.bench import (
     fragment_benchmark,
 )
 from accy_async.bench import running as running_module
-from accy_async.errors import DeviceLost
+from accy_async.errors import DeviceError, DeviceLost, OutOfMemory
 from accy_async.session import open_session
 from tests.bench.files import doubling, kernel_benchmark
 
@@ -323,3 +323,28 @@ async def test_exclusive_measures_anew_where_the_machine_did_not_hold_still() ->
     )
     assert report.benchmarks[0].is_steady
     assert report.options["exclusive"] == "True"
+
+
+@pytest.mark.usefixtures("no_ceilings")
+async def test_failing_calls_leave_nothing_and_are_told() -> None:
+    """Some backend calls of a run fail in turn, once."""
+    options = BenchOptions(samples=4)
+    given = (fragments(), kernel_benchmark(a=2.0))
+    nth = 1
+    while True:
+        device = RecordingBackend()
+        running = BenchRun("bench.py", given, options, Steps(), "1.0")
+        before = device.live_objects()
+        failed = True
+        try:
+            async with open_session(device) as session:
+                device.fail("*", nth)
+                report = await running.run(session)
+            failed = not all(one.is_sound for one in report.benchmarks)
+        except (OutOfMemory, DeviceError, ExceptionGroup):
+            pass
+        assert device.live_objects() == before, nth
+        if not failed and device._failures:
+            break
+        nth += 9 if nth > 10 else 1
+    assert nth > 40

@@ -14,10 +14,12 @@ from accy_async.backends import BufferAccess, BufferBinding, LaunchRequest
 from accy_async.backends.handles import BufferHandle
 from accy_async.errors import (
     CompilationError,
+    DeviceError,
     DeviceLost,
     InvalidArtifact,
     InvalidType,
     InvalidValue,
+    OutOfMemory,
     SessionClosed,
     TuningStopped,
     UnsupportedOperation,
@@ -28,6 +30,7 @@ from accy_async.tuning import (
     MeasureOptions,
     RaceRules,
     Standing,
+    TimeSource,
     TuningBudget,
 )
 from accy_async.tuning.search import (
@@ -412,6 +415,55 @@ async def test_cancelling_at_any_await_leaves_nothing() -> None:
         place += 17
 
 
+async def test_failing_calls_leave_nothing_and_are_told() -> None:
+    """Some backend calls of a search fail in turn, once."""
+    options = SearchOptions(budget_s=0.01, workers=0, heat=4, measure=MEASURE)
+    nth = 1
+    while True:
+        device = device_of(valley)
+        device.fail("*", nth)
+        try:
+            await search(
+                device,
+                SPACE,
+                build_on(device),
+                buffers_of(device),
+                strategy=SuccessiveHalving(population=3),
+                options=options,
+            )
+        except (OutOfMemory, DeviceError, UnsupportedOperation, ExceptionGroup):
+            pass
+        else:
+            if device.has_planned_failures:  # there are no more calls
+                break
+        assert device.left() == {}, nth
+        nth += 13 if nth > 10 else 1
+    assert nth > 100
+
+
+async def test_without_a_clock_the_budget_is_of_waiting() -> None:
+    device = ScriptedDevice(lambda _: 0.0)
+    options = SearchOptions(
+        budget_s=30.0,
+        workers=0,
+        measure=MeasureOptions(
+            rules=RaceRules(min_rounds=4, max_rounds=4, repeats=0), most_launches=4
+        ),
+    )
+    few = SearchSpace({"threads": (32, 64, 96)})
+    outcome = await search(
+        device,
+        few,
+        build_on(device),
+        buffers_of(device),
+        strategy=Exhaustive(),
+        options=options,
+    )
+    assert outcome.source is TimeSource.HOST
+    assert 0.0 < outcome.spent_s < 30.0
+    assert all(one.is_measured for one in outcome.trials)
+
+
 async def test_what_makes_no_sense_is_refused_before_anything() -> None:
     device = device_of(valley)
     build, buffers = build_on(device), buffers_of(device)
@@ -445,6 +497,7 @@ async def test_what_makes_no_sense_is_refused_before_anything() -> None:
         KeptSearch(baseline=SPACE.schedule(threads=64))
         .to_bytes()
         .replace(b'"version":1', b'"version":2'),
+        b'{"format":' * 100_000,
     ],
 )
 async def test_bytes_of_something_else_are_refused(data: bytes) -> None:

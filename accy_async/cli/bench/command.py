@@ -173,11 +173,15 @@ def _write(report: Report, save: Path | None, svg: Path | None) -> None:
         return
     try:
         svg.mkdir(parents=True, exist_ok=True)
-        for one in report.benchmarks:
+        names: set[str] = set()
+        for number, one in enumerate(report.benchmarks):
             if not one.candidates:
                 continue
+            name = re.sub(r"[^A-Za-z0-9_.-]+", "-", one.name).strip("-.")
+            if not name or name in names:
+                name = f"{name}-{number}".strip("-")
+            names.add(name)
             picture = draw_benchmark(one, report.ceilings)
-            name = re.sub(r"[^A-Za-z0-9_.-]+", "-", one.name).strip("-.") or "benchmark"
             replace_file(svg / f"{name}.svg", picture.encode())
     except OSError as error:
         raise UsageError(f"--svg {svg}: {error.strerror or error}") from error

@@ -136,7 +136,7 @@ class KeptSearch:
         """
         try:
             found = msgspec.json.decode(data, type=_Document)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise InvalidArtifact(f"kept search: {error}") from error
         if (found.format, found.version) != (_FORMAT, _VERSION):
             raise InvalidArtifact(
