@@ -526,3 +526,27 @@ async def test_a_session_searches_beside_its_work_and_no_longer_than_its_block()
             outcome = await tuner.search(SPACE, build, buffers, options=QUICK)
         assert not outcome.is_storable
         assert "not alone" in outcome.why_not
+
+
+async def test_a_sessions_budget_ends_the_search_and_rejects_who_holds_the_device() -> (
+    None
+):
+    device = device_of(lambda number: 5e6 if number == 3 else valley(number))
+    build, buffers = build_on(device), buffers_of(device)
+    async with open_session(device) as session:
+        budget = TuningBudget(share=1.0, most_delay_s=0.002)
+        async with session.tuning(budget=budget) as tuner:
+            outcome = await tuner.search(SPACE, build, buffers, options=QUICK)
+        assert str(outcome.winner) == "threads=256"
+        (rejected,) = [one for one in outcome.trials if one.is_rejected]
+        assert rejected.schedule["threads"] == 128
+        assert rejected.status is CandidateStatus.TIMED_OUT
+        assert "most_delay_s" in rejected.reason
+        budget = TuningBudget(share=1.0, total_s=0.004)
+        async with session.tuning(budget=budget) as tuner:
+            outcome = await tuner.search(SPACE, build, buffers, options=QUICK)
+        assert outcome.why_not == "the budget was spent"
+        budget = TuningBudget(share=1.0, most_delay_s=1e-5)
+        async with session.tuning(budget=budget) as tuner:
+            with pytest.raises(UnsupportedOperation, match="the baseline"):
+                await tuner.search(SPACE, build, buffers, options=QUICK)

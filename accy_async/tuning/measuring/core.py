@@ -74,6 +74,7 @@ class MeasuringCore:
         )
         self._pace = pace
         self._last_ns = 0.0
+        self._last_sampled: int | None = None
         self._spent_ns = 0.0
         self._to_check = list(range(len(candidates)))
         self._to_warm: list[int] = []

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from accy_async.backends.launch import PreparedLaunch
 
 __all__ = ["Measuring"]
 
@@ -119,6 +118,12 @@ class Measuring(MeasuringCore):
             for entry in self._entries
             if entry.status not in (CandidateStatus.MEASURED, CandidateStatus.NOT_TRIED)
         }
+
+    @property
+    def last_sampled(self) -> str | None:
+        """Whose sample was the last that was taken: what a pace is told of."""
+        index = self._last_sampled
+        return None if index is None else self._entries[index].candidate.name
 
     @property
     def racers(self) -> tuple[str, ...]:
@@ -230,23 +235,18 @@ class Measuring(MeasuringCore):
         ]
 
     async def _warm_up(self, index: int) -> None:
-        prepared = self._entries[index].prepared
-        assert prepared is not None
-        assert self._baseline is not None
         with self._blaming(index):
             if not self._sampler.launches:
                 await self._choose_launches()
             for _ in range(self._options.warmup):
-                await self._sample(prepared)
+                await self._sample(index)
 
     async def _choose_launches(self) -> None:
         """From the baseline, so that all samples are of equally many launches."""
         assert self._baseline is not None
-        prepared = self._entries[self._baseline].prepared
-        assert prepared is not None
         self._sampler.launches = 1
-        await self._sample(prepared)
-        taken = min([await self._sample(prepared) for _ in range(2)])
+        await self._sample(self._baseline)
+        taken = min([await self._sample(self._baseline) for _ in range(2)])
         self._sampler.choose_launches(taken)
 
     async def _round(self) -> None:
@@ -255,11 +255,9 @@ class Measuring(MeasuringCore):
         samples: dict[int, float] = {}
         for number in race.next_order():
             index = self._racers[number]
-            prepared = self._entries[index].prepared
-            assert prepared is not None
             taken = 0.0
             with self._blaming(index):
-                taken = await self._sample(prepared)
+                taken = await self._sample(index)
                 if not taken > 0.0:
                     self._use_a_finer_measure()
                     return
@@ -271,10 +269,13 @@ class Measuring(MeasuringCore):
             for _ in race.tell_in_steps(samples):
                 await anyio.lowlevel.checkpoint()  # each step is some computing
 
-    async def _sample(self, prepared: PreparedLaunch) -> float:
+    async def _sample(self, index: int) -> float:
+        prepared = self._entries[index].prepared
+        assert prepared is not None
         if self._pace is not None:
             await self._pace(self._last_ns)
         taken = await self._sampler.take(prepared)
+        self._last_sampled = index
         self._last_ns = taken * max(1, self._sampler.launches)
         self._spent_ns += self._last_ns
         return taken

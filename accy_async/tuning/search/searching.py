@@ -29,6 +29,7 @@ from accy_async.tuning.measuring import (
     TimeSource,
     open_measurement,
 )
+from accy_async.tuning.pacing import BudgetSpent, SampleTooLong
 from accy_async.tuning.race import RaceRules, Standing
 from accy_async.tuning.search.explorer import Explorer, Heat
 from accy_async.tuning.search.jobs import Job, Workers
@@ -53,10 +54,6 @@ _HEATS_AHEAD = 2
 _LEAST_LIMIT_S = 0.001
 _MOST_KEPT = 64
 """Schedules whose code is kept at hand, beside those that are queued."""
-
-
-class _BudgetSpent(Exception):
-    """The next sample would be one too many."""
 
 
 class Searching:
@@ -252,8 +249,11 @@ class Searching:
                 try:
                     async for _ in measuring:
                         self._check_baseline(measuring)
-                except _BudgetSpent:
+                except BudgetSpent:
                     self._is_exploring = False
+                except SampleTooLong as error:
+                    one = self._reject_last(measuring, schedules, error)
+                    changed[one.schedule] = one
                 finally:
                     self._measuring = None
                     self._settle(measuring)
@@ -276,14 +276,16 @@ class Searching:
 
     async def _run_final(self, finalists: Sequence[Schedule]) -> None:
         candidates = [await self._baseline_candidate()]
+        schedules: dict[str, Schedule] = {}
         for schedule in finalists:
             try:
                 candidates.append(await self._workshop.candidate(schedule))
+                schedules[str(schedule)] = schedule
             except BuildFailed as error:
                 self._explorer.reject(
                     schedule, CandidateStatus.FAILED, f"not built: {error}"
                 )
-        was_spent = False
+        was_spent = was_too_long = False
         async with open_measurement(
             self._backend,
             candidates,
@@ -295,13 +297,20 @@ class Searching:
             try:
                 async for _ in measuring:
                     self._check_baseline(measuring)
-            except _BudgetSpent:
+            except BudgetSpent:
                 was_spent = True
+            except SampleTooLong as error:
+                self._reject_last(measuring, schedules, error)
+                was_too_long = True
             finally:
                 self._measuring = None
                 self._settle(measuring)
                 self._final_kept = measuring.kept
             outcome = measuring.outcome()
+        if was_too_long:  # the others again, from what is known of them
+            fit = [one for one in finalists if not self._is_rejected(one)]
+            await self._run_final(fit)
+            return
         if was_spent:
             outcome = attrs.evolve(
                 outcome, is_storable=False, why_not="the budget was spent"
@@ -328,6 +337,17 @@ class Searching:
                 f"{status}: {reason}"
             )
 
+    def _reject_last(
+        self, measuring: Measuring, schedules: dict[str, Schedule], error: SampleTooLong
+    ) -> Trial:
+        """Who was sampled last takes longer than the caller's pace lets it."""
+        schedule = schedules.get(measuring.last_sampled or "")
+        if schedule is None:
+            raise UnsupportedOperation(
+                f"search: the baseline {self._baseline} cannot be measured: {error}"
+            ) from error
+        return self._explorer.reject(schedule, CandidateStatus.TIMED_OUT, str(error))
+
     def _collect(
         self,
         measuring: Measuring,
@@ -341,7 +361,7 @@ class Searching:
                 changed[schedule] = self._explorer.reject(schedule, status, reason)
         kept = measuring.kept
         for name, schedule in schedules.items():
-            if name in measuring.rejected:
+            if name in measuring.rejected or self._is_rejected(schedule):
                 continue
             differences = [
                 math.log(row[name] / row[base])
@@ -350,6 +370,10 @@ class Searching:
             ]
             if differences:
                 changed[schedule] = self._explorer.tell(schedule, differences)
+
+    def _is_rejected(self, schedule: Schedule) -> bool:
+        known = self._explorer.history.get(schedule)
+        return known is not None and known.is_rejected
 
     def _settle(self, measuring: Measuring) -> None:
         self._spent_ns += measuring.spent_ns
@@ -365,7 +389,7 @@ class Searching:
 
     async def _pace(self, last_ns: float, share: float) -> None:
         if self._is_spent(share, last_ns * 1e-9):
-            raise _BudgetSpent
+            raise BudgetSpent("no room for another sample")
         if self._user_pace is not None:
             await self._user_pace(last_ns)
 
