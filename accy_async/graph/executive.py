@@ -24,14 +24,15 @@ from accy_async.graph.bindings import Binding, Memory, adopt_bindings, check_bin
 from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
 from accy_async.graph.job import Job, title_of
+from accy_async.graph.leasing import lease_streams
 from accy_async.graph.lowering.policy import (
     FIRST_LOWERED_RUN,
     lower,
+    lower_parts,
 )
 from accy_async.graph.lowering.replay import (
     operations_of,
     replay,
-    side_streams,
     watched_items,
 )
 from accy_async.graph.options import (
@@ -40,6 +41,7 @@ from accy_async.graph.options import (
     check_options,
     refuse_whereabouts,
 )
+from accy_async.graph.parting import PartsRunner
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.prepared import PreparedGraph
 from accy_async.graph.preparing import Preparer
@@ -65,9 +67,6 @@ if TYPE_CHECKING:
     from accy_async.observe.protocol import Observer
 
 __all__ = ["GraphExecutive"]
-
-_LONG = 1000
-"""Nodes from which on a run leaves a stream of the pool to those after it."""
 
 
 class GraphExecutive:
@@ -277,9 +276,15 @@ class GraphExecutive:
             job.plan, job.bindings, job.bound, job.options, job.places
         )
         job.progress.unguarded = job.prepared.unguarded
-        job.lowered = await lower(
-            job.prepared, job.options, is_observed=job.observer is not None
-        )
+        is_observed = job.observer is not None
+        if job.prepared.has_calls:
+            job.parted = await lower_parts(
+                job.prepared, job.options, is_observed=is_observed
+            )
+        else:
+            job.lowered = await lower(
+                job.prepared, job.options, is_observed=is_observed
+            )
         await self._lease(job)
         backend, options = self._backend, job.options
         for event in options.wait_events:
@@ -314,6 +319,18 @@ class GraphExecutive:
                 await self._governor.wait_for_room(job.progress, count)
             replay(self._backend, prepared, job.lowered, job.progress, job.streams)
             return job.lowered.memories
+        if job.parted is not None:
+            parts = PartsRunner(
+                self._backend,
+                prepared,
+                job.parted,
+                job.progress,
+                job.streams,
+                job.take_event(self._new_event),
+                self._governor,
+            )
+            await parts.run_parts()
+            return parts.memories
         runner = Runner(
             self._backend,
             prepared,
@@ -327,40 +344,8 @@ class GraphExecutive:
         return runner.memories
 
     async def _lease(self, job: Job) -> None:
-        """Have the run's streams; waits for none, see `StreamPool.lease_or_share`."""
-        own = job.options.stream
-        if job.lowered is not None:
-            wanted = [0] * (1 + side_streams(job.lowered))
-        elif own is not None:
-            wanted = []
-            job.max_streams = 1
-        else:
-            wanted = await self._wanted_streams(job)
-        for priority in wanted[:1]:
-            job.leased.append(self._streams.lease_or_share(priority))
-        for priority in wanted[1:]:
-            stream = self._streams.lease_nowait(priority)
-            if stream is None:  # others have them: fewer will do
-                job.max_streams = len(job.leased)
-                break
-            job.leased.append(stream)
-        job.streams = job.leased if own is None else [own]
-        job.progress.use_streams(
-            [self._backend.mark(stream).timeline for stream in job.streams]
-        )
-
-    async def _wanted_streams(self, job: Job) -> list[int]:
-        """The priorities of the streams that a run makes use of."""
-        # A long run leaves a stream to those that start while it goes on.
-        limit = self._streams.limit
-        leaves_one = limit > 1 and len(job.plan.nodes) >= _LONG
-        job.max_streams = limit - 1 if leaves_one else limit
-        layout = await laid_out(job.plan, job.max_streams)
-        count = max(1, layout.most_streams)
-        events = job.options.wait_events, job.options.signal_event
-        if not job.plan.uses_device and events == ((), None):
-            count = 0  # host calls alone take none
-        return [*layout.stream_priorities, *[0] * count][:count]
+        """Have the run's streams; see `leasing`."""
+        await lease_streams(job, self._streams, self._backend)
 
     def _signal(self, job: Job, event: EventHandle) -> None:
         """Record the event on the first stream, behind all of the others."""

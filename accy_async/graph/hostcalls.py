@@ -12,7 +12,7 @@ import anyio
 from accy_async.backends.completion import run_abandonable
 from accy_async.graph.outcome import HostCallFailed
 
-__all__ = ["call_host"]
+__all__ = ["call_host", "lost_call"]
 
 
 async def call_host(function: Callable[[], object], name: str) -> None:
@@ -68,6 +68,15 @@ def _may_leave(error: BaseException) -> bool:
     if not isinstance(error, BaseExceptionGroup):
         return False
     return error.subgroup(KeyboardInterrupt) is not None
+
+
+def lost_call(cause: BaseException | None, name: str | None) -> HostCallFailed:
+    """The error of a call, or a loop, whose task was cancelled or never began."""
+    lost = HostCallFailed("the task that it ran in was cancelled")
+    lost.__cause__ = cause
+    if name is not None:
+        lost.add_note(f"in node {name!r}")
+    return lost
 
 
 def _failed(error: BaseException) -> HostCallFailed:

@@ -78,8 +78,8 @@ class RunStatistics:
         host_calls: functions called on the host.
         yields: times that submitting gave way to the event loop.
         waits_for_room: times that submitting waited for work in flight to end.
-        is_lowered: True where the run was one graph of the device; then there is
-            one submission.
+        is_lowered: True where the run was one graph of the device, or several
+            around its calls on the host; each is one submission.
         submit_ns: time spent submitting, in nanoseconds.
     """
 

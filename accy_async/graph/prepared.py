@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from accy_async.backends.joined import JoinedBackend
     from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.lowering.outline import Obstacle
+    from accy_async.graph.lowering.parted import LoweredParts
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.whereabouts import Whereabouts
@@ -85,6 +86,8 @@ class PreparedGraph:
         has_lost_kernels: whether a kernel of it, which somebody lent, was destroyed.
         runs: how many runs it has served, one that goes on included.
         lowered: it as a device graph, once it is one; its own.
+        has_calls: whether some nodes are called on the host.
+        parted: it as several of them around its calls on the host, likewise.
         obstacles: what keeps it from being one, where that was found.
         awaited: the items of the plan's top block that runs' users awaited by
             themselves.
@@ -115,6 +118,8 @@ class PreparedGraph:
         self.has_lost_kernels = False
         self.runs = 0
         self.lowered: LoweredGraph | None = None
+        self.parted: LoweredParts | None = None
+        self.has_calls = any(node.is_host for node in plan.nodes)
         self.obstacles: tuple[Obstacle, ...] = ()
         self.awaited: set[int] = set()
         self.geometries: dict[int, FixedLaunch] = {}
@@ -318,6 +323,9 @@ class PreparedGraph:
         if self.lowered is not None:
             handles += self.lowered.handles()
             self.lowered = None
+        if self.parted is not None:
+            handles += self.parted.handles()
+            self.parted = None
         handles += reversed(self._own_events)
         handles += reversed(self._scratch)
         destroy_all(self.backend, handles, errors)

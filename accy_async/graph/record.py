@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -136,6 +136,20 @@ class RunRecord:
         self.submissions += 1
         if self._watched or self._trackers:
             for index in range(count):
+                self._tell(index)
+
+    def submitted_part(self, indices: Sequence[int], lane: int, position: int) -> None:
+        """Some nodes and loops were given to the device as one graph."""
+        self.is_lowered = True
+        for index in indices:
+            self._lane[index] = lane
+            self._position[index] = position
+            if self._flags[index] == WAITING:
+                self._flags[index] = SUBMITTED
+        self.reached(lane, position)
+        self.submissions += 1
+        if self._watched or self._trackers:
+            for index in indices:
                 self._tell(index)
 
     def moved(self, indices: Iterable[int], lane: int, position: int) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import anyio
@@ -25,9 +25,8 @@ import numpy as np
 from accy_async.backends.firststep import after_first_step
 from accy_async.backends.timeline import Mark
 from accy_async.errors import GraphError
-from accy_async.graph.hostcalls import call_host
+from accy_async.graph.hostcalls import call_host, lost_call
 from accy_async.graph.nodes import HostCall, RuntimeScalar
-from accy_async.graph.outcome import HostCallFailed
 from accy_async.graph.pace import Pace
 from accy_async.graph.state import BlockState
 from accy_async.graph.submitting import Frame, Submitter
@@ -158,24 +157,48 @@ class Runner:
         state = BlockState(
             rank, layout.preds, layout.succs, layout.is_host, layout.follows
         )
-        news = _News()
+        await self._drive(
+            state,
+            layout.is_host,
+            functools.partial(self._submit_item, frame),
+            functools.partial(self._run_host_item, frame),
+            functools.partial(self._lost_task, frame),
+        )
 
+    async def _drive(
+        self,
+        state: BlockState,
+        is_host: Sequence[bool],
+        submit: Callable[[int], Awaitable[None]],
+        run_on_host: Callable[[int], Awaitable[None]],
+        lose: Callable[[int, BaseException | None], None],
+    ) -> None:
+        """Have each item of a block begin when it may, until all have.
+
+        Args:
+            state: which of them may.
+            is_host: of each, whether the host resolves it, in a task of its own.
+            submit: gives one to the device.
+            run_on_host: is that task.
+            lose: told of one whose task was cancelled, or never began.
+        """
+        news = _News()
         begun: set[int] = set()
 
         async def serve(item: int) -> None:
             begun.add(item)
             try:
-                await self._run_host_item(frame, item)
+                await run_on_host(item)
             except anyio.get_cancelled_exc_class() as error:
                 if anyio.current_effective_deadline() == -math.inf:
                     raise  # the run was cancelled; else its task alone was
-                self._lost_task(frame, item, error)
+                lose(item, error)
             state.ended(item)
             news.tell()
 
         def see_begun(item: int) -> None:
             if item not in begun:
-                self._lost_task(frame, item, None)
+                lose(item, None)
                 state.ended(item)
                 news.tell()
 
@@ -184,11 +207,11 @@ class Runner:
                 ready = state.take()
                 if ready is None:
                     await news.wait()
-                elif layout.is_host[ready]:
+                elif is_host[ready]:
                     group.start_soon(serve, ready)
                     after_first_step(functools.partial(see_begun, ready))
                 else:
-                    await self._submit_item(frame, ready)
+                    await submit(ready)
                     state.submitted(ready)
                     if self._pace.is_due(1):
                         await self._pace.breathe()
@@ -220,13 +243,11 @@ class Runner:
     def _lost_task(self, frame: Frame, item: int, error: BaseException | None) -> None:
         """The item's own task was cancelled, before its end or before its beginning."""
         entry = frame.layout.items[item]
-        lost = HostCallFailed("the task that it ran in was cancelled")
-        lost.__cause__ = error
         if entry.body is not None:
-            self._progress.loop_failed(entry.index, lost)
+            self._progress.loop_failed(entry.index, lost_call(error, None))
         else:
-            lost.add_note(f"in node {self._plan.nodes[entry.index].name!r}")
-            self._progress.failed(entry.index, lost)
+            name = self._plan.nodes[entry.index].name
+            self._progress.failed(entry.index, lost_call(error, name))
 
     # Loops
 

@@ -8,6 +8,7 @@ import anyio
 import numpy as np
 import pytest
 
+import accy_async
 from accy_async.artifact import ArtifactFormat, FixedLaunch, KernelArtifact
 from accy_async.backends import BufferBinding, BufferHandle, LaunchRequest
 from accy_async.backends.cuda import CudaBackend
@@ -24,6 +25,8 @@ from accy_async.backends.devicegraph import (
 )
 from accy_async.backends.launch import PreparedLaunch
 from accy_async.errors import AccyError, DeviceError
+from accy_async.graph import LaunchGraphBuilder
+from tests.graph.graphs import kernel_entry
 
 if TYPE_CHECKING:
     from tests.cuda.fake import FakeDriver
@@ -180,3 +183,34 @@ def test_a_launch_that_is_refused_is_told(
     with pytest.raises(DeviceError, match="cuGraphLaunch"):
         backend.launch_graph(graph)
     backend.launch_graph(graph)
+
+
+def test_a_plan_with_calls_is_a_graph_for_each_part(driver: FakeDriver) -> None:
+    """From its second run on; and each call is told of by an event of its own."""
+    entry = kernel_entry(0, payload=KERNEL.payload, entry_name="step")
+    b = LaunchGraphBuilder(edges="explicit")
+    last: tuple[str, ...] = ()
+    for part in range(3):
+        for place in range(8):
+            b.kernel(entry, name=f"k{part}{place}", after=last)
+            last = (f"k{part}{place}",)
+        if part < 2:
+            b.host_call(lambda: None, name=f"call{part}", after=last)
+            last = (f"call{part}",)
+    plan = b.build()
+
+    async def main() -> None:
+        async with accy_async.open_session(CudaBackend()) as session:
+            assert not (await session.run(plan)).is_lowered
+            for _ in range(2):
+                before = driver.calls.copy()
+                statistics = await session.run(plan)
+                calls = driver.calls - before
+                assert statistics.is_lowered
+                assert statistics.host_calls == 2
+                assert calls["cuGraphLaunch"] == 3
+                assert calls["cuLaunchKernelEx"] == 0
+            assert calls["cuGraphInstantiate"] == 0
+            assert calls["cuStreamWaitEvent"] == 2
+
+    accy_async.run(main)

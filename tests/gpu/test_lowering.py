@@ -11,6 +11,7 @@ import pytest
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
+from accy_async.graph.lowering.parts import part_plan
 from accy_async.graph.run import Run
 from accy_async.session import Session, open_session
 from tests.gpu import native
@@ -73,6 +74,65 @@ def test_results_are_the_models(loop: str, seed: int) -> None:
             for program, values in zip(programs, expected, strict=True):
                 for name, array in values.items():
                     np.testing.assert_array_equal(program.hosts[name], array, name)
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+@pytest.mark.parametrize("seed", range(6))
+def test_results_are_the_models_around_calls(loop: str, seed: int) -> None:
+    """Random graphs with calls on the host, as several graphs where they can be."""
+    programs = [
+        Program(100 * seed + length, length, cuda_kernels(), has_while=False)
+        for length in (20, 60, 150)
+    ]
+
+    async def work(session: Session) -> None:
+        lowered = 0
+        for _ in range(2):
+            for program in programs:
+                can_be = not isinstance(part_plan(program.plan), tuple)
+                how = "always" if can_be else "never"
+                expected = program.expected()
+                run = begin(session, program, how)
+                assert (await run).is_lowered == can_be
+                lowered += can_be
+                for name, array in expected.items():
+                    np.testing.assert_array_equal(program.hosts[name], array, name)
+        print(f"{lowered} runs were lowered")
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_calls_see_what_was_copied_before_them_and_change_what_comes(loop: str) -> None:
+    """While a kernel that they do not depend on goes on."""
+    b = LaunchGraphBuilder()
+    x, one, aside = (b.scratch(name, U32, 1) for name in ("x", "one", "aside"))
+    seen, given = b.host("seen", U32, 1), b.host("given", U32, 1)
+    scalars = (ScalarArgument.u32(1), ScalarArgument.u32(3))
+    axpy = cuda_kernels().axpy
+    arrays = {name: np.zeros(1, np.uint32) for name in ("seen", "given")}
+
+    def call() -> None:
+        arrays["given"][0] = arrays["seen"][0] + 5
+
+    for slot, value in ((x, 2), (one, 1), (aside, 1)):
+        b.fill(slot, value)
+    b.kernel(axpy, [x.write, x.read, one.read], scalars)
+    b.copy_out(x, seen)
+    b.kernel(axpy, [aside.write, aside.read, one.read], scalars)
+    b.host_call(call, reads=[seen], writes=[given], name="call")
+    b.copy_in(given, x)
+    b.kernel(axpy, [x.write, x.read, one.read], scalars)
+    b.copy_out(x, seen)
+    plan = b.build()
+
+    async def work(session: Session) -> None:
+        for _ in range(5):
+            statistics = await session.run(plan, arrays, ALWAYS)
+            assert statistics.is_lowered
+            assert (arrays["given"][0], arrays["seen"][0]) == (12, 37)
 
     on_gpu(loop, work)
 

@@ -83,8 +83,7 @@ those, 1 by the host
   bottom: stream 0, goes on from right3; waits for left2
   tell: on the host, when these are done: bottom
 cannot be lowered to a device graph:
-  tell: a call on the host, which a device graph cannot make: on the driver's \
-thread it could deadlock against the interpreter lock
+  its parts between calls on the host are too small for graphs to save time
 slot a: written by top, read by left, read by left2, read by right, written by bottom
 slot b: written by left, read by left2
 slot c: written by left2, read by bottom
@@ -122,8 +121,6 @@ those, 2 by the host
       static: nothing is resolved on the host
       step: stream 0, opens it
 cannot be lowered to a device graph:
-  peek: a call on the host, which a device graph cannot make: on the driver's \
-thread it could deadlock against the interpreter lock
   solve: what follows would have to be skipped after max_iterations=7, which only \
 the host can do
 edges besides the dependencies: 1

@@ -119,6 +119,10 @@ class LoweredGraph:
         assert self._graph is not None
         return self._backend.launch_graph(self._graph, stream, guard_of)
 
+    def close_graph(self) -> None:
+        """Destroy the device graph alone: it is to be made anew."""
+        self._drop_graph()
+
     def handles(self) -> Iterator[Handle]:
         """What it owns, as it is to be destroyed."""
         if self._graph is not None:

@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from accy_async.graph.plan import LaunchGraphPlan
 
 __all__ = [
+    "CALL_IN_LOOP",
     "MOST_TURNS",
     "MOST_UNROLLED",
     "Obstacle",
     "Outline",
     "OutlineNode",
+    "Outliner",
+    "calls_in_the_way",
     "outline",
     "several_devices",
 ]
@@ -44,6 +47,8 @@ a turn of a loop costs the device some microseconds more than its nodes."""
 
 MOST_UNROLLED_AT_ALL = 4096
 """Nodes that a loop may come to unrolled, where the device knows no loops."""
+
+CALL_IN_LOOP = "a call on the host within a loop, which each turn has to wait for"
 
 MOST_TURNS = 6
 """Arrangements of buffers that a loop's carries may come round to."""
@@ -123,16 +128,8 @@ def outline(
         has_loops: whether the device can decide on a loop's end itself.
     """
     waits, signals, obstacles = _external_events(plan)
-    obstacles += [
-        Obstacle(
-            node.name,
-            "a call on the host, which a device graph cannot make: on the driver's "
-            "thread it could deadlock against the interpreter lock",
-        )
-        for node in plan.nodes
-        if isinstance(node.operation, HostCall)
-    ]
-    outliner = _Outliner(plan, scalars, has_loops=has_loops)
+    obstacles += calls_in_the_way(plan)
+    outliner = Outliner(plan, scalars, has_loops=has_loops)
     nodes: list[OutlineNode] = []
     where, ends = outliner.add_block(
         plan.order.top, nodes, tuple(range(len(plan.slots))), ()
@@ -143,7 +140,20 @@ def outline(
     return Outline(tuple(nodes), ends, where, waits, signals)
 
 
-class _Outliner:
+def calls_in_the_way(plan: LaunchGraphPlan) -> list[Obstacle]:
+    """The plan's calls on the host, which keep it from being one graph."""
+    return [
+        Obstacle(
+            node.name,
+            "a call on the host, which a device graph cannot make: on the driver's "
+            "thread it could deadlock against the interpreter lock",
+        )
+        for node in plan.nodes
+        if isinstance(node.operation, HostCall)
+    ]
+
+
+class Outliner:
     """Goes through a plan's blocks, in the order of their items' edges."""
 
     def __init__(
@@ -174,15 +184,50 @@ class _Outliner:
         for item in block.topological:
             preds = [place for p in block.preds[item] for place in ends[p]]
             after = tuple(dict.fromkeys(preds)) if block.preds[item] else before
-            index = block.indices[item]
-            if block.kinds[item] == LOOP:
-                where, ends[item] = self._add_loop(
-                    self._plan.loops[index], block.bodies[item], nodes, where, after
-                )
-            else:
-                ends[item] = (len(nodes),)
-                nodes.append(OutlineNode(index, after, where))
+            where, ends[item] = self._add_item(block, item, nodes, where, after)
         return where, tuple(ends)
+
+    def add_grouped(
+        self,
+        block: Block,
+        bodies: Sequence[list[OutlineNode]],
+        group_of: Sequence[int],
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """Add a block's items to several bodies, each after those of its own alone.
+
+        Args:
+            block: the plan's top block.
+            bodies: a list of nodes for each group.
+            group_of: of each item, its group; -1 for one that is left out.
+
+        Returns:
+            As `add_block`; ends are places in the item's own body.
+        """
+        where = tuple(range(len(self._plan.slots)))
+        ends: list[tuple[int, ...]] = [()] * len(block)
+        for item in block.topological:
+            group = group_of[item]
+            if group < 0:
+                continue
+            mine = (p for p in block.preds[item] if group_of[p] == group)
+            after = tuple(dict.fromkeys(place for p in mine for place in ends[p]))
+            where, ends[item] = self._add_item(block, item, bodies[group], where, after)
+        return where, tuple(ends)
+
+    def _add_item(
+        self,
+        block: Block,
+        item: int,
+        nodes: list[OutlineNode],
+        where: tuple[int, ...],
+        after: tuple[int, ...],
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        index = block.indices[item]
+        if block.kinds[item] == LOOP:
+            loop = self._plan.loops[index]
+            return self._add_loop(loop, block.bodies[item], nodes, where, after)
+        nodes.append(OutlineNode(index, after, where))
+        return where, (len(nodes) - 1,)
 
     def _add_loop(
         self,

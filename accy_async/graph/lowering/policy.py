@@ -9,7 +9,9 @@ What refuses to be lowered runs as before, and says why.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import AccyError, GraphError
@@ -20,10 +22,13 @@ from accy_async.graph.lowering.outline import (
     outline,
     several_devices,
 )
+from accy_async.graph.lowering.parted import LoweredParts
+from accy_async.graph.lowering.parts import TOO_SMALL, Parting, part_plan
 from accy_async.graph.nodes import RuntimeScalar
 from accy_async.graph.options import Lowering
 
 if TYPE_CHECKING:
+    from accy_async.backends.capabilities import Capabilities
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.prepared import PreparedGraph
@@ -35,6 +40,7 @@ __all__ = [
     "follow",
     "lower",
     "lower_now",
+    "lower_parts",
 ]
 
 FIRST_LOWERED_RUN = 2
@@ -45,6 +51,8 @@ MOST_NODES = 20_000
 
 _MADE_AT_ONCE = 32
 """Nodes of graphs that are made on the spot; larger ones are on a thread."""
+
+_LoweredT = TypeVar("_LoweredT")
 
 _log = logging.getLogger("accy_async.graph")
 
@@ -66,6 +74,30 @@ async def lower(
     Cancellation: nothing has been submitted; a graph that is being made on a
         thread is destroyed there.
     """
+    return await _lower(prepared, options, lower_now, is_observed=is_observed)
+
+
+async def lower_parts(
+    prepared: PreparedGraph, options: LaunchOptions, *, is_observed: bool
+) -> LoweredParts | None:
+    """The same for a plan with calls on the host: a device graph for each part.
+
+    Raises:
+        As `lower`.
+
+    Cancellation: as for `lower`.
+    """
+    now = partial(_part_now, must=options.lowering is Lowering.ALWAYS)
+    return await _lower(prepared, options, now, is_observed=is_observed)
+
+
+async def _lower(
+    prepared: PreparedGraph,
+    options: LaunchOptions,
+    now: Callable[[PreparedGraph], Awaitable[_LoweredT]],
+    *,
+    is_observed: bool,
+) -> _LoweredT | None:
     must = options.lowering is Lowering.ALWAYS
     if options.lowering is Lowering.NEVER:
         return None
@@ -84,7 +116,7 @@ async def lower(
         prepared.obstacles = (_too_large(len(prepared.plan.nodes)),)
         return None
     try:
-        return await lower_now(prepared)
+        return await now(prepared)
     except AccyError as error:
         if must or not prepared.backend.is_healthy:
             raise
@@ -92,6 +124,53 @@ async def lower(
             prepared.obstacles = (Obstacle("", f"the device refused: {error}"),)
             _log.warning("a plan runs node by node: %s", prepared.obstacles[0])
         return None
+
+
+async def _part_now(prepared: PreparedGraph, *, must: bool) -> LoweredParts:
+    """The device graphs of a prepared plan's parts, up to date.
+
+    They are refused where nothing is won by them, unless they ``must`` be.
+
+    Raises:
+        As `lower_now`.
+    """
+    parted = prepared.parted
+    if parted is None:
+        found = _parting_of(prepared)
+        if isinstance(found, Parting) and not (must or found.is_worth_it):
+            found = (TOO_SMALL,)
+        if not isinstance(found, Parting):
+            prepared.obstacles = found
+            raise _refusal(prepared.plan, found)
+        parted = prepared.parted = LoweredParts(prepared, found)
+    parted.watch(prepared.awaited)
+    if not parted.is_made:
+        made = parted
+        try:
+            if len(prepared.plan.nodes) <= _MADE_AT_ONCE:
+                _make_or_close(made)
+            else:
+                await run_abandonable(
+                    lambda: _make_or_close(made),
+                    lambda _: made.close(),
+                    name="making device graphs",
+                )
+        except BaseException:
+            if prepared.parted is made:
+                prepared.parted = None
+            raise
+    return parted
+
+
+def _parting_of(prepared: PreparedGraph) -> Parting | tuple[Obstacle, ...]:
+    capabilities = prepared.backend.capabilities
+    if not capabilities.device_graphs:
+        return (_no_graphs(capabilities),)
+    return part_plan(
+        prepared.plan,
+        prepared.options.runtime_scalars,
+        has_loops=capabilities.device_loops,
+    )
 
 
 async def lower_now(prepared: PreparedGraph) -> LoweredGraph:
@@ -130,6 +209,15 @@ def follow(prepared: PreparedGraph, nodes: list[int]) -> None:
         GraphError: it cannot be lowered any more, by its scalars.
         AccyError: the device refused.
     """
+    if prepared.parted is not None:
+        parting = prepared.parted.parting
+        if any(isinstance(loop.count, RuntimeScalar) for loop in prepared.plan.loops):
+            parts = _parting_of(prepared)
+            if not isinstance(parts, Parting):
+                prepared.obstacles = parts
+                raise _refusal(prepared.plan, parts)
+            parting = parts
+        prepared.parted.change(parting, nodes)
     lowered = prepared.lowered
     if lowered is None:
         return
@@ -160,7 +248,7 @@ async def _make(prepared: PreparedGraph, lowered: LoweredGraph) -> None:
         raise
 
 
-def _make_or_close(lowered: LoweredGraph) -> None:
+def _make_or_close(lowered: LoweredGraph | LoweredParts) -> None:
     try:
         lowered.make()
     except BaseException:
@@ -171,8 +259,7 @@ def _make_or_close(lowered: LoweredGraph) -> None:
 def _outline_of(prepared: PreparedGraph) -> Outline | tuple[Obstacle, ...]:
     capabilities = prepared.backend.capabilities
     if not capabilities.device_graphs:
-        name = capabilities.identity.name
-        return (Obstacle("", f"{name} has no device graphs"),)
+        return (_no_graphs(capabilities),)
     return outline(
         prepared.plan,
         prepared.options.runtime_scalars,
@@ -192,6 +279,10 @@ def _hindrance(
     if is_observed:
         return Obstacle("", "it is observed, node by node")
     return None
+
+
+def _no_graphs(capabilities: Capabilities) -> Obstacle:
+    return Obstacle("", f"{capabilities.identity.name} has no device graphs")
 
 
 def _too_large(count: int) -> Obstacle:

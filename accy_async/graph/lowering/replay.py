@@ -24,6 +24,7 @@ __all__ = [
     "operations_of",
     "replay",
     "side_streams",
+    "tell_of_watched",
     "watched_items",
 ]
 
@@ -75,23 +76,25 @@ def replay(
     position = lowered.launch(first, progress.guard)
     progress.submitted_whole(0, position)
     if others:
-        _tell_of_watched(backend, prepared, lowered, progress, others)
+        tell_of_watched(backend, prepared, lowered, progress, others, 1)
     for name in lowered.outline.signals:
         progress.reached(0, backend.record_event(prepared.events[name], first))
 
 
-def _tell_of_watched(
+def tell_of_watched(
     backend: Backend,
     prepared: PreparedGraph,
     lowered: LoweredGraph,
     progress: RunProgress,
     others: Sequence[StreamHandle],
+    first: int,
 ) -> None:
+    """Have the other streams, whose lanes begin at ``first``, tell of watched items."""
     top, node_count = prepared.plan.order.top, len(prepared.plan.nodes)
     layout = prepared.plan.layout(1 + len(others))
     for item in lowered.watched:
-        lane = 1 + max(0, layout.stream[item]) % len(others)
-        stream = others[lane - 1]
+        number = max(0, layout.stream[item]) % len(others)
+        lane, stream = first + number, others[number]
         position = backend.stream_wait_event(stream, lowered.events[item])
         indices = [top.indices[item]]
         if top.kinds[item] == LOOP:

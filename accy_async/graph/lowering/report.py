@@ -11,6 +11,12 @@ from accy_async.graph.lowering.outline import (
     outline,
     several_devices,
 )
+from accy_async.graph.lowering.parts import (
+    TOO_SMALL,
+    Parting,
+    has_host_calls,
+    part_plan,
+)
 
 if TYPE_CHECKING:
     from accy_async.graph.plan import LaunchGraphPlan
@@ -44,6 +50,15 @@ def lowering_report(
         return [
             f"can be lowered: to one device graph of {len(found.body)} nodes{within}"
         ]
+    if has_host_calls(plan):
+        parts = part_plan(plan)
+        if isinstance(parts, Parting) and parts.is_worth_it:
+            nodes = sum(len(part.outline.body) for part in parts.parts)
+            return [
+                f"can be lowered: to {len(parts.parts)} device graphs of {nodes} "
+                f"nodes, around {len(parts.calls)} calls on the host"
+            ]
+        found = (TOO_SMALL,) if isinstance(parts, Parting) else parts
     lines = ["cannot be lowered to a device graph:"]
     lines += [f"  {obstacle}" for obstacle in found[:limit]]
     if len(found) > limit:

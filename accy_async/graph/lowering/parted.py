@@ -1,0 +1,110 @@
+"""A prepared plan with calls on the host as device graphs: one for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from accy_async.backends.cleanup import raise_together
+from accy_async.graph.lowering.lowered import LoweredGraph
+
+if TYPE_CHECKING:
+    from accy_async.backends.handles import Handle
+    from accy_async.graph.bindings import Memory
+    from accy_async.graph.lowering.parts import Parting
+    from accy_async.graph.prepared import PreparedGraph
+
+__all__ = ["LoweredParts"]
+
+
+class LoweredParts:
+    """The device graphs of one prepared plan, which owns them.
+
+    Args:
+        prepared: the plan, its buffers and its launches.
+        parting: the plan as parts and calls.
+
+    Attributes:
+        parting: as given, or as `change` said last.
+        graphs: of each part, its device graph.
+    """
+
+    def __init__(self, prepared: PreparedGraph, parting: Parting) -> None:
+        self._prepared = prepared
+        self.parting = parting
+        self.graphs: tuple[LoweredGraph, ...] = ()
+        self._set(parting)
+
+    @property
+    def is_made(self) -> bool:
+        """True where every graph is there to be launched."""
+        return all(graph.is_made for graph in self.graphs)
+
+    @property
+    def memories(self) -> Sequence[Memory]:
+        """What holds each slot's value when all parts are done."""
+        first = self._prepared.initial_memories
+        return [first[slot] for slot in self.parting.where]
+
+    def watch(self, items: Collection[int]) -> None:
+        """Have these items known to be done by themselves, too; `make` follows."""
+        wanted: list[set[int]] = [set() for _ in self.graphs]
+        for item in items:
+            part = self.parting.part_of[item]
+            if part >= 0:
+                wanted[part].add(item)
+        for graph, mine in zip(self.graphs, wanted, strict=True):
+            if mine and graph.watch(mine) and graph.is_made:
+                graph.close_graph()
+
+    def make(self) -> None:
+        """Make each graph that is not made. Any thread.
+
+        Raises:
+            AccyError: the device refused; there may be some of them then.
+        """
+        for graph in self.graphs:
+            if not graph.is_made:
+                graph.make()
+
+    def change(self, parting: Parting, nodes: Sequence[int]) -> None:
+        """Follow what the prepared plan has become; see `LoweredGraph.change`.
+
+        Raises:
+            AccyError: the device refused.
+        """
+        if len(parting.parts) != len(self.parting.parts):
+            self.close()
+            self._set(parting)
+            self.make()
+            return
+        self.parting = parting
+        for part, graph in zip(parting.parts, self.graphs, strict=True):
+            graph.change(part.outline, nodes)
+
+    def handles(self) -> Iterator[Handle]:
+        """What it owns, as it is to be destroyed."""
+        for graph in self.graphs:
+            yield from graph.handles()
+
+    def close(self) -> None:
+        """Destroy all of it; what is in use goes to the reaper.
+
+        Raises:
+            ExceptionGroup: the device refused.
+        """
+        errors: list[Exception] = []
+        for graph in self.graphs:
+            try:
+                graph.close()
+            except Exception as error:  # noqa: BLE001 - raised below, all together
+                errors.append(error)
+        raise_together("closing a lowered plan", None, errors)
+
+    def _set(self, parting: Parting) -> None:
+        self.parting = parting
+        self.graphs = tuple(
+            LoweredGraph(self._prepared, part.outline) for part in parting.parts
+        )
+        for part, graph in zip(parting.parts, self.graphs, strict=True):
+            graph.watch(part.awaited)
