@@ -27,6 +27,7 @@ from accy_async.backends.vulkan.families import (
     choose_families,
 )
 from accy_async.backends.vulkan.limits import VulkanLimits, check_module
+from accy_async.backends.vulkan.memory import MemoryKind, rank_types
 from accy_async.backends.vulkan.ranges import Ranges
 from accy_async.backends.vulkan.results import describe, result_error
 from accy_async.backends.vulkan.segments import MOST_OF_PART, plan_segments
@@ -227,6 +228,43 @@ def test_kernels_and_copies_go_where_least_else_is_done() -> None:
     assert copies == QueueFamily(index=2, count=1, can_compute=False)
     kernels, copies = choose_families(found[:2])
     assert (kernels.index, copies and copies.index) == (0, 1)
+
+
+# Types of memory
+
+LOCAL, VISIBLE, COHERENT, CACHED = 1, 2, 4, 8
+SEEN = VISIBLE | COHERENT
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "upload", "download"),
+    [
+        # One type for everything, as of a software device.
+        ([LOCAL | SEEN | CACHED], 0, 0, 0),
+        # A window of the device's memory comes first, and some that is not coherent.
+        ([LOCAL | SEEN, LOCAL, VISIBLE | CACHED, SEEN, SEEN | CACHED], 1, 3, 4),
+        # The host's memory comes first; a window of the device's last.
+        ([0, LOCAL, SEEN, SEEN | CACHED, LOCAL | SEEN], 1, 2, 3),
+        # An integrated one, and types for uses of their own.
+        (
+            [
+                LOCAL | 0x10,
+                LOCAL | 0x20,
+                LOCAL | SEEN | 0x40,
+                LOCAL | SEEN,
+                SEEN | 0x80,
+            ],
+            3,
+            3,
+            3,
+        ),
+    ],
+)
+def test_memory_is_of_the_type_that_suits_its_use(
+    flags: list[int], device: int, upload: int, download: int
+) -> None:
+    found = rank_types(flags)
+    assert [found[kind][0] for kind in MemoryKind] == [device, upload, download]
 
 
 # Device graphs in segments

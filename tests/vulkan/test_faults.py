@@ -9,6 +9,7 @@ import pytest
 from accy_async.artifact.geometry import FixedLaunch
 from accy_async.backends import BufferBinding, LaunchRequest
 from accy_async.backends.vulkan import VulkanBackend
+from accy_async.backends.vulkan.binding import Vulkan
 from accy_async.backends.vulkan.results import VkResult
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import AccyError, DeviceError, DeviceLost, OutOfMemory
@@ -113,6 +114,27 @@ async def test_lost_device_is_told_to_everybody(
         backend.allocate_buffer(4)
     with pytest.raises(DeviceLost):
         await backend.wait_device()
+    backend.close()
+    await anyio.to_thread.run_sync(join_threads)
+    assert backend._device.is_destroyed
+
+
+async def test_a_counter_beyond_what_was_submitted_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some drivers let every semaphore be passed then: nothing counts as done."""
+    backend = VulkanBackend()
+    assert await scenario(backend) == [94]
+    get = Vulkan.get
+
+    def far(self: Vulkan, name: str, kind: str, *arguments: object) -> object:
+        if name == "vkGetSemaphoreCounterValue":
+            return 2**64 - 1
+        return get(self, name, kind, *arguments)
+
+    monkeypatch.setattr(Vulkan, "get", far)
+    with pytest.raises(DeviceLost, match="batches are said to have run"):
+        await scenario(backend)
     backend.close()
     await anyio.to_thread.run_sync(join_threads)
     assert backend._device.is_destroyed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import numpy as np
 import pytest
 
@@ -59,6 +60,18 @@ def test_limit_is_kept_and_named(backend: VulkanBackend) -> None:
     assert caught.value.requested_bytes == 100 * MIB
     backend.destroy(buffer)
     backend.destroy(backend.allocate_buffer(100 * MIB))
+
+
+def test_more_than_the_device_allocates_at_once_is_refused(
+    backend: VulkanBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    least = attrs.evolve(backend._device.limits, max_allocation_bytes=64 * MIB)
+    monkeypatch.setattr(backend._device, "limits", least)
+    words = f"maxMemoryAllocationSize is {64 * MIB}"
+    with pytest.raises(OutOfMemory, match=words) as caught:
+        backend.allocate_buffer(65 * MIB)
+    assert caught.value.requested_bytes == 65 * MIB
+    backend.destroy(backend.allocate_buffer(MIB))
 
 
 @pytest.mark.parametrize("alignment", [1, 256, 4096, 65536])

@@ -174,10 +174,12 @@ async def test_failed_assertion_of_a_kernel_in_the_form_is_the_runs_error() -> N
 
 
 def test_devices_are_opened_by_number_and_name() -> None:
-    for name in ("vulkan", "vulkan:0"):
+    best = open_backend("vulkan")
+    for name in (best.device, f"vulkan:{best.capabilities.identity.name}"):
         backend = open_backend(name)
-        assert backend.device == "vulkan:0"
+        assert backend.device == best.device
         backend.close()
+    best.close()
     with pytest.raises(InvalidValue, match="a number or name of 0: "):
         open_backend("vulkan:abacus")
 
@@ -189,8 +191,14 @@ def test_lavapipe_goes_by_its_name_and_is_never_taken_by_auto() -> None:
         pytest.skip("lavapipe is not installed")
     assert backend.capabilities.identity.is_software
     backend.close()
-    with pytest.raises(BackendUnavailable, match="no hardware device"):
-        VulkanBackend(hardware_only=True)
+    best = open_backend("vulkan")
+    is_software = best.capabilities.identity.is_software
+    best.close()
+    if is_software:
+        with pytest.raises(BackendUnavailable, match="no hardware device"):
+            VulkanBackend(hardware_only=True)
+    else:
+        VulkanBackend(hardware_only=True).close()
 
 
 @pytest.mark.parametrize("blocks", [65535, 65536])

@@ -26,6 +26,12 @@ _NO_LOADER = (
 _TYPE_NAMES = {
     "VkPhysicalDeviceVulkan11Features": "PHYSICAL_DEVICE_VULKAN_1_1_FEATURES",
     "VkPhysicalDeviceVulkan12Features": "PHYSICAL_DEVICE_VULKAN_1_2_FEATURES",
+    "VkPhysicalDeviceMaintenance3Properties": (
+        "PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES"
+    ),
+    "VkPhysicalDeviceShaderSMBuiltinsPropertiesNV": (
+        "PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV"
+    ),
 }
 """Structures whose type is not called as they are."""
 

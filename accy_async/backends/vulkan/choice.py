@@ -88,7 +88,8 @@ def choose_device(
     if not found:
         raise BackendUnavailable(
             "vulkan: no device was found; install your GPU's driver, or "
-            "mesa-vulkan-drivers for a software one"
+            "mesa-vulkan-drivers for a software one; a container needs NVIDIA's "
+            "'graphics' capability, as by NVIDIA_DRIVER_CAPABILITIES=all"
         )
     if wanted is None:
         usable = [one for one in found if not one.unusable]

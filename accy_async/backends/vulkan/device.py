@@ -6,10 +6,6 @@ import os
 import threading
 from typing import Any
 
-from accy_async.artifact.formats import ArtifactFormat, BackendKind
-from accy_async.artifact.native.host import core_count
-from accy_async.artifact.requirements import DeviceFeatures, SubgroupFeatures
-from accy_async.backends.capabilities import Capabilities, DeviceIdentity
 from accy_async.backends.vulkan.binding import Vulkan, load_vulkan
 from accy_async.backends.vulkan.choice import DeviceType, FoundDevice, choose_device
 from accy_async.backends.vulkan.families import (
@@ -18,43 +14,12 @@ from accy_async.backends.vulkan.families import (
     choose_families,
 )
 from accy_async.backends.vulkan.instance import LEAST_VERSION, VulkanInstance
-from accy_async.backends.vulkan.limits import VulkanLimits
-from accy_async.dtypes import DType
+from accy_async.backends.vulkan.properties import DeviceProperties
 
 __all__ = ["VulkanDevice"]
 
-_VENDORS = {
-    0x1002: "AMD",
-    0x1010: "Imagination",
-    0x106B: "Apple",
-    0x10DE: "NVIDIA",
-    0x13B5: "ARM",
-    0x5143: "Qualcomm",
-    0x8086: "Intel",
-    0x10005: "Mesa",
-}
-"""Source: PCI-SIG's ids, and Vulkan's registry (VkVendorId)."""
-
 _LLVMPIPE = 13
 """VK_DRIVER_ID_MESA_LLVMPIPE, which people call lavapipe."""
-
-_NEEDED_BY = {
-    "shaderFloat64": (DType.F64,),
-    "shaderInt64": (DType.I64, DType.U64),
-    "storageBuffer8BitAccess": (DType.I8, DType.U8, DType.BOOL),
-    "storageBuffer16BitAccess": (DType.I16, DType.U16, DType.F16, DType.BF16),
-}
-_SUBGROUP = (
-    "basic",
-    "vote",
-    "arithmetic",
-    "ballot",
-    "shuffle",
-    "shuffle relative",
-    "clustered",
-    "quad",
-)
-"""The bits of VkSubgroupFeatureFlagBits, from the lowest."""
 
 
 class VulkanDevice:
@@ -104,10 +69,11 @@ class VulkanDevice:
         found = [self._find(index, one) for index, one in enumerate(physicals)]
         self.chosen = choose_device(found, wanted, hardware_only=hardware_only)
         self.physical = physicals[self.chosen.index]
-        self._read()
+        self._properties = DeviceProperties(self.vulkan, self.physical)
+        self.limits, self.tick_ns = self._properties.limits, self._properties.tick_ns
         self.family, self.copying = self._families()
         self._create()
-        self.capabilities = self._capabilities()
+        self.capabilities = self._properties.capabilities(self.chosen, self.family)
 
     # What is made of it
 
@@ -205,55 +171,6 @@ class VulkanDevice:
             unusable=unusable,
         )
 
-    def _read(self) -> None:
-        """Read properties and features; the latter are also how to enable them."""
-        vulkan, lib = self.vulkan, self.vulkan.lib
-        self._driver = vulkan.struct("VkPhysicalDeviceDriverProperties")
-        controls = vulkan.struct(
-            "VkPhysicalDeviceFloatControlsProperties", pNext=self._driver
-        )
-        self._subgroup = vulkan.struct(
-            "VkPhysicalDeviceSubgroupProperties", pNext=controls
-        )
-        self._properties = vulkan.struct(
-            "VkPhysicalDeviceProperties2", pNext=self._subgroup
-        )
-        lib.vkGetPhysicalDeviceProperties2(self.physical, self._properties)
-        twelve = vulkan.struct("VkPhysicalDeviceVulkan12Features")
-        eleven = vulkan.struct("VkPhysicalDeviceVulkan11Features", pNext=twelve)
-        self._features = vulkan.struct("VkPhysicalDeviceFeatures2", pNext=eleven)
-        lib.vkGetPhysicalDeviceFeatures2(self.physical, self._features)
-        # It costs every access of a buffer a comparison, and promises nothing to us.
-        self._features.features.robustBufferAccess = 0
-        names = {
-            name
-            for place in (self._features.features, eleven, twelve, controls)
-            for name in _flags(vulkan, place)
-        }
-        if self._subgroup.supportedStages & lib.VK_SHADER_STAGE_COMPUTE_BIT:
-            names |= {
-                f"subgroup {name}"
-                for bit, name in enumerate(_SUBGROUP)
-                if self._subgroup.supportedOperations >> bit & 1
-            }
-        limits = self._properties.properties.limits
-        self.tick_ns = float(limits.timestampPeriod)
-        self.limits = VulkanLimits(
-            max_invocations=limits.maxComputeWorkGroupInvocations,
-            max_local_size=tuple(limits.maxComputeWorkGroupSize),
-            max_groups=tuple(limits.maxComputeWorkGroupCount),
-            max_shared_bytes=limits.maxComputeSharedMemorySize,
-            max_push_bytes=limits.maxPushConstantsSize,
-            max_storage_bytes=limits.maxStorageBufferRange,
-            max_storage_buffers=min(
-                limits.maxPerStageDescriptorStorageBuffers,
-                limits.maxDescriptorSetStorageBuffers,
-            ),
-            max_allocations=limits.maxMemoryAllocationCount,
-            storage_alignment=limits.minStorageBufferOffsetAlignment,
-            features=frozenset(names),
-        )
-
     def _families(self) -> tuple[QueueFamily, QueueFamily | None]:
         vulkan = self.vulkan
         found = vulkan.list(
@@ -282,7 +199,7 @@ class VulkanDevice:
         ]
         info = vulkan.struct(
             "VkDeviceCreateInfo",
-            pNext=self._features,
+            pNext=self._properties.features,
             queueCreateInfoCount=len(queues),
             pQueueCreateInfos=vulkan.array("VkDeviceQueueCreateInfo", queues),
         )
@@ -319,73 +236,3 @@ class VulkanDevice:
             "queueFamilyIndexCount": len(families),
             "pQueueFamilyIndices": self.vulkan.array("uint32_t", families),
         }
-
-    def _capabilities(self) -> Capabilities:
-        vulkan, found, limits = self.vulkan, self._properties.properties, self.limits
-        features = limits.features
-        lacking = {
-            dtype
-            for name, dtypes in _NEEDED_BY.items()
-            if name not in features
-            for dtype in dtypes
-        }
-        driver = vulkan.text(self._driver.driverName)
-        details = vulkan.text(self._driver.driverInfo)
-        architecture = f"{found.vendorID:04x}:{found.deviceID:04x}"
-        has_clock = self.family.timestamp_bits and self.tick_ns > 0
-        return Capabilities(
-            identity=DeviceIdentity(
-                backend=BackendKind.VULKAN,
-                name=vulkan.text(found.deviceName),
-                vendor=_VENDORS.get(found.vendorID, f"{found.vendorID:#06x}"),
-                architecture=architecture,
-                compute_units=core_count() if self.chosen.is_software else 1,
-                memory_bytes=self._memory_bytes(),
-                driver=f"{driver} {details}".strip(),
-                index=self.chosen.index,
-                is_software=self.chosen.is_software,
-            ),
-            formats=frozenset({ArtifactFormat.VULKAN_SPIRV}),
-            dtypes=frozenset(DType) - lacking,
-            features=DeviceFeatures(
-                int64_atomics="shaderBufferInt64Atomics" in features
-            ),
-            subgroup=SubgroupFeatures(
-                supported="subgroup basic" in features,
-                shuffle="subgroup shuffle" in features,
-                vote="subgroup vote" in features,
-                arithmetic="subgroup arithmetic" in features,
-                size=self._subgroup.subgroupSize,
-            ),
-            max_threads_per_block=limits.max_invocations,
-            max_threadgroup=limits.max_local_size,
-            max_grid=limits.max_groups,
-            max_shared_memory_bytes=limits.max_shared_bytes,
-            max_push_constant_bytes=limits.max_push_bytes,
-            max_streams=16,
-            device_graphs=True,
-            timing_resolution_ns=self.tick_ns if has_clock else 1.0,
-        )
-
-    def _memory_bytes(self) -> int:
-        """Of the largest heap of the device's own."""
-        vulkan = self.vulkan
-        out = vulkan.ffi.new("VkPhysicalDeviceMemoryProperties*")
-        vulkan.lib.vkGetPhysicalDeviceMemoryProperties(self.physical, out)
-        local = vulkan.lib.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT
-        heaps = [out.memoryHeaps[index] for index in range(out.memoryHeapCount)]
-        sizes = [int(heap.size) for heap in heaps if heap.flags & local]
-        return max(sizes, default=0)
-
-
-def _flags(vulkan: Vulkan, structure: Any) -> list[str]:  # noqa: ANN401
-    """The fields of a structure that are true."""
-    kind = vulkan.ffi.typeof(structure)
-    fields = (kind.item if kind.kind == "pointer" else kind).fields
-    return [
-        name
-        for name, field in fields
-        if field.type.cname.startswith(("uint32_t", "unsigned int", "VkBool32"))
-        and name != "sType"
-        and getattr(structure, name)
-    ]

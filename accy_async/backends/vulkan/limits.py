@@ -14,7 +14,7 @@ from accy_async.artifact.spirv import SpirvModule
 from accy_async.errors import CapabilityMismatch, InvalidArtifact
 from accy_async.values import frozenset_of, integer, integers
 
-__all__ = ["VulkanLimits", "check_module"]
+__all__ = ["MODULE_FEATURES", "VulkanLimits", "check_module"]
 
 _EXTENTS = integers(1, 2**32 - 1, length=3)
 
@@ -34,6 +34,7 @@ class VulkanLimits:
         max_storage_bytes: ``maxStorageBufferRange``.
         max_storage_buffers: that one set and one stage may have.
         max_allocations: ``maxMemoryAllocationCount``.
+        max_allocation_bytes: ``maxMemoryAllocationSize``.
         storage_alignment: ``minStorageBufferOffsetAlignment``.
         features: what it has of optional features, modes of floats and operations of
             subgroups, by Vulkan's names.
@@ -51,6 +52,7 @@ class VulkanLimits:
     max_storage_bytes: int = attrs.field(default=2**27, validator=integer())
     max_storage_buffers: int = attrs.field(default=4, validator=integer())
     max_allocations: int = attrs.field(default=4096, validator=integer())
+    max_allocation_bytes: int = attrs.field(default=2**30, validator=integer(1))
     storage_alignment: int = attrs.field(default=256, validator=integer(1))
     features: frozenset[str] = attrs.field(
         default=frozenset(), validator=frozenset_of(str)
@@ -84,6 +86,9 @@ _CAPABILITIES = {
 }
 """What a device must have for a module that declares a capability. Source: Vulkan
 1.3 specification, "SPIR-V Capabilities"."""
+
+MODULE_FEATURES = frozenset(_CAPABILITIES.values())
+"""The features that modules may ask for."""
 
 _EVERYWHERE = frozenset({"0", "Shader", "50"})  # Matrix, Shader, ImageQuery
 _MODES = {

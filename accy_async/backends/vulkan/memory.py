@@ -10,6 +10,7 @@ kept for the next, one of each kind; `Allocator.trim` gives the others back.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.device import VulkanDevice
     from accy_async.backends.vulkan.hazards import Access
 
-__all__ = ["Allocator", "Block", "MemoryKind", "VulkanMemory"]
+__all__ = ["Allocator", "Block", "MemoryKind", "VulkanMemory", "rank_types"]
 
 _BLOCK_BYTES = 64 << 20
 _ALIGNMENT = 256
 """minStorageBufferOffsetAlignment is at most that, by the specification."""
+
+
+_LOCAL, _VISIBLE, _COHERENT, _CACHED = 1, 2, 4, 8
+"""Bits of VkMemoryPropertyFlagBits."""
+
+_SPECIAL = 0x10 | 0x20 | 0x40 | 0x80
+"""Lazily allocated, protected, AMD's coherent and uncached: for uses of their own."""
 
 
 class MemoryKind(Enum):
@@ -188,6 +196,13 @@ class Allocator:
         if allocations >= self._device.limits.max_allocations:
             raise self._exhausted(kind, byte_size)
         size = _BLOCK_BYTES if padded <= _BLOCK_BYTES // 4 else padded
+        most = self._device.limits.max_allocation_bytes
+        if size > most:
+            raise OutOfMemory(
+                f"{byte_size} bytes asked for, the device's maxMemoryAllocationSize is "
+                f"{most}",
+                requested_bytes=byte_size,
+            )
         try:
             block = self._allocate(kind, size)
         except OutOfMemory as error:
@@ -260,37 +275,38 @@ class Allocator:
 
 
 def _memory_types(device: VulkanDevice) -> dict[MemoryKind, list[int]]:
-    """The types of memory that will do for each kind, the best first."""
-    vulkan, lib = device.vulkan, device.vulkan.lib
+    vulkan = device.vulkan
     found = vulkan.ffi.new("VkPhysicalDeviceMemoryProperties*")
-    lib.vkGetPhysicalDeviceMemoryProperties(device.physical, found)
-    local = lib.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
-    seen = (
-        lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-        | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-    )
-    cached = lib.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
-    needed = {
-        MemoryKind.DEVICE: 0,
-        MemoryKind.UPLOAD: seen,
-        MemoryKind.DOWNLOAD: seen,
+    vulkan.lib.vkGetPhysicalDeviceMemoryProperties(device.physical, found)
+    count = found.memoryTypeCount
+    return rank_types([found.memoryTypes[i].propertyFlags for i in range(count)])
+
+
+def rank_types(flags: Sequence[int]) -> dict[MemoryKind, list[int]]:
+    """The types of memory that will do for each kind, the best first.
+
+    Args:
+        flags: VkMemoryPropertyFlags of each type.
+    """
+    seen = _VISIBLE | _COHERENT
+    rules = {
+        # kind: needed, wanted, unwanted
+        # What the host sees of the device's own may be a small window.
+        MemoryKind.DEVICE: (0, _LOCAL, seen),
+        MemoryKind.UPLOAD: (seen, 0, _LOCAL | _CACHED),
+        MemoryKind.DOWNLOAD: (seen, _CACHED, _LOCAL),
     }
-    wanted = {
-        MemoryKind.DEVICE: (local, 0),  # wanted, unwanted
-        MemoryKind.UPLOAD: (0, local | cached),
-        MemoryKind.DOWNLOAD: (cached, local),
-    }
-    flags = [found.memoryTypes[i].propertyFlags for i in range(found.memoryTypeCount)]
     types = {}
-    for kind in MemoryKind:
-        good, bad = wanted[kind]
+    for kind, (needed, good, bad) in rules.items():
 
         def rank(index: int, good: int = good, bad: int = bad) -> tuple[int, int, int]:
             missing = (good & ~flags[index]).bit_count()
             return missing, (bad & flags[index]).bit_count(), index
 
         able = [
-            i for i, flag in enumerate(flags) if flag & needed[kind] == needed[kind]
+            index
+            for index, flag in enumerate(flags)
+            if flag & needed == needed and not flag & _SPECIAL
         ]
         types[kind] = sorted(able, key=rank)
     return types

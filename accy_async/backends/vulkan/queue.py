@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accy_async.backends.vulkan.barriers import Synchronization
 from accy_async.backends.vulkan.hazards import Hazards
+from accy_async.backends.vulkan.results import VkResult, VulkanError
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
@@ -299,12 +300,16 @@ class VulkanQueue:
         Raises:
             VulkanError: the device is lost.
         """
-        device = self.device
-        return int(
-            device.vulkan.get(
-                "vkGetSemaphoreCounterValue", "uint64_t", device.native, self.semaphore
+        device, call = self.device, "vkGetSemaphoreCounterValue"
+        found = int(device.vulkan.get(call, "uint64_t", device.native, self.semaphore))
+        if found > self.submitted:  # what some drivers say of a device that is gone
+            raise VulkanError(
+                f"the device is lost: {found} batches are said to have run, of "
+                f"{self.submitted}",
+                code=VkResult.DEVICE_LOST,
+                call=call,
             )
-        )
+        return found
 
     def retire(self) -> Batch:
         """Take the oldest batch off, which has run and been finished."""
