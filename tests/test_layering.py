@@ -358,6 +358,12 @@ def package() -> Path:
     return Path(accy_async.__file__).parent
 
 
+@pytest.fixture(scope="module")
+def imports(package: Path) -> list[Import]:
+    """Every import of the package."""
+    return imports_of(package)
+
+
 def report(complaints: list[str]) -> str:
     return "\n".join(["", *complaints])
 
@@ -368,21 +374,21 @@ def test_every_module_lives_in_a_room(package: Path) -> None:
     assert not complaints, report(complaints)
 
 
-def test_no_room_imports_a_higher_one(package: Path) -> None:
+def test_no_room_imports_a_higher_one(imports: list[Import]) -> None:
     """Lower rooms never import higher ones, not even for type checking."""
-    complaints = upward(imports_of(package))
+    complaints = upward(imports)
     assert not complaints, report(complaints)
 
 
-def test_loops_and_drivers_stay_behind_their_doors(package: Path) -> None:
+def test_loops_and_drivers_stay_behind_their_doors(imports: list[Import]) -> None:
     """Each event loop, driver and terminal library has one place that knows it."""
-    complaints = misplaced(imports_of(package))
+    complaints = misplaced(imports)
     assert not complaints, report(complaints)
 
 
-def test_no_modules_import_each_other_in_a_circle(package: Path) -> None:
+def test_no_modules_import_each_other_in_a_circle(imports: list[Import]) -> None:
     """The modules can be put in an order in which each imports only earlier ones."""
-    complaints = cycles(imports_of(package))
+    complaints = cycles(imports)
     assert not complaints, report(complaints)
 
 

@@ -246,7 +246,7 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def test_eight_processes_at_once_lose_nothing(tmp_path: Path) -> None:
-    workers = [_start(tmp_path, worker, 2) for worker in range(8)]
+    workers = [_start(tmp_path, worker, 0.5) for worker in range(8)]
     counts = []
     for worker in workers:
         out, err = worker.communicate(timeout=60)

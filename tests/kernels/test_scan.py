@@ -33,7 +33,20 @@ from tests.kernels.places import (
 
 LENGTHS = [1, 63, 64, 65, 255, 256, 257, 5000]
 LENGTHS += [4097 * 64 - 1, 4097 * 64 + 1, 4097 * 256 - 1, 4097 * 256 + 1]
-LONG = pytest.param(10**7, marks=pytest.mark.slow)
+LONG = 10**7
+
+
+def with_lengths(*dtypes: DType) -> pytest.MarkDecorator:
+    """Every length with each of these dtypes; a long one with the first alone."""
+    return pytest.mark.parametrize(
+        ("dtype", "length"),
+        [
+            *(pytest.param(d, n, id=f"{d}-{n}") for d in dtypes for n in LENGTHS),
+            pytest.param(
+                dtypes[0], LONG, id=f"{dtypes[0]}-{LONG}", marks=pytest.mark.slow
+            ),
+        ],
+    )
 
 
 @pytest.fixture(
@@ -69,8 +82,7 @@ def scan(runner: KernelRunner, values: Array, *, in_place: bool = False) -> Arra
     return result
 
 
-@pytest.mark.parametrize("length", [*LENGTHS, LONG])
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)
+@with_lengths(DType.F32, DType.F64)
 def test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound(
     runner: KernelRunner, dtype: DType, length: int
 ) -> None:
@@ -90,8 +102,7 @@ def test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound(
     assert (np.abs(result - wide) <= bound).all()
 
 
-@pytest.mark.parametrize("length", [*LENGTHS, LONG])
-@pytest.mark.parametrize("dtype", [DType.I32, DType.U32], ids=str)
+@with_lengths(DType.I32, DType.U32)
 def test_integer_scan_wraps(runner: KernelRunner, dtype: DType, length: int) -> None:
     low, high = int(dtype.minimum), int(dtype.maximum)
     values = np.random.default_rng(length).integers(

@@ -7,6 +7,7 @@ watches for what C++ leaves undefined.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import shutil
@@ -30,8 +31,8 @@ __all__ = ["COMPILER", "HostRunner"]
 COMPILER = shutil.which("g++")
 _SHIMS = Path(__file__).parent / "shims"
 _OPTIONS = (
-    *("-std=c++20", "-O0", "-fPIC", "-shared", "-pthread", "-x", "c++"),
-    *("-ffp-contract=off", "-Wall", "-Wextra", "-Werror"),
+    *("-std=c++20", "-O0", "-fPIC", "-pthread"),
+    *("-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Winvalid-pch"),
     *("-Wno-attributes", "-Wno-unknown-pragmas", "-Wno-unused-parameter"),
     *(
         "-Wno-unused-function",
@@ -57,7 +58,7 @@ class HostRunner(KernelRunner):
         if "barrier(" in text or "__syncthreads" in text:
             head = "#define MEETS\n" + head
         runners = [self._runner(kernel) for kernel in kernels]
-        self._library = _built("\n".join([head + text, *runners]))
+        self._library = _built(head, "\n".join([text, *runners]))
 
     def _launch(
         self,
@@ -118,16 +119,31 @@ class HostRunner(KernelRunner):
 
 
 @functools.lru_cache(maxsize=64)
-def _built(source: str) -> ctypes.CDLL:
-    assert COMPILER is not None
+def _built(head: str, text: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "kernels.so")
-        ended = subprocess.run(
-            [COMPILER, *_OPTIONS, f"-I{_SHIMS}", "-o", str(library), "-"],
-            input=source,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr + source
+        source, library = Path(folder, "kernels.cc"), Path(folder, "kernels.so")
+        source.write_text(text)
+        _compile(source, "-shared", "-include", _precompiled(head), "-o", library)
         return ctypes.CDLL(str(library))
+
+
+@functools.cache
+def _precompiled(head: str) -> Path:
+    """A header that says this, compiled once: reading it is most of a build."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    header = Path(folder.name, "head.h")
+    header.write_text(head)
+    _compile(header, "-o", f"{header}.gch")
+    return header
+
+
+def _compile(source: Path, *options: str | Path) -> None:
+    assert COMPILER is not None
+    ended = subprocess.run(
+        [COMPILER, *_OPTIONS, f"-I{_SHIMS}", source, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr + source.read_text()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import attrs
@@ -155,40 +156,57 @@ def test_a_folder_that_takes_no_files_costs_the_records_and_nothing_else(
 
 
 WRITER = """
-import sys, time
+import multiprocessing, sys, time
 from pathlib import Path
 from accy_async.artifact.store import ArtifactStore
 from accy_async.tuning.store import TuningStore
 from tests.tuning.test_store import KIND, numbered
-store = TuningStore(ArtifactStore(Path(sys.argv[1])))
-me, ends = int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
-number = 0
-while time.monotonic() < ends:
-    # One that only this process writes, and one that all write, each better.
-    store.keep(KIND, [numbered(1000 * me + number)])
-    store.keep(KIND, [numbered(999_999, 10**6 - 10 * number - me)])
-    number += 1
-    print(number, flush=True)
+
+def write(me, folder, ends):
+    store, number = TuningStore(ArtifactStore(Path(folder))), 0
+    while not number or time.monotonic() < ends:
+        # One that only this process writes, and one that all write, each better.
+        store.keep(KIND, [numbered(1000 * me + number)])
+        store.keep(KIND, [numbered(999_999, 10**6 - 10 * number - me)])
+        print(f"{me}\\n", end="", flush=True)
+        number += 1
+
+folder, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+ends = time.monotonic() + float(sys.argv[4])
+# Imported once for all of them, which then write at the same time.
+context = multiprocessing.get_context("fork")
+writers = [
+    context.Process(target=write, args=(me, folder, ends)) for me in range(first, last)
+]
+for writer in writers[1:]:
+    writer.start()
+write(first, folder, ends)
+for writer in writers[1:]:
+    writer.join()
+    assert writer.exitcode == 0
 """
 
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
-def write(folder: Path, me: int, seconds: float) -> subprocess.Popen[str]:
+
+def write(folder: Path, writers: range, seconds: float) -> subprocess.Popen[str]:
+    """Start processes that write for a while; each prints its number at each record."""
+    first, last = str(writers.start), str(writers.stop)
     return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(folder), str(me), str(seconds)],
+        [sys.executable, "-c", WRITER, str(folder), first, last, str(seconds)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
     )
 
 
+@needs_fork
 def test_eight_writers_lose_no_record(store: TuningStore) -> None:
-    writers = {me: write(store.folder, me, 2.0) for me in range(1, 9)}
-    counts = {}
-    for me, writer in writers.items():
-        out, _ = writer.communicate(timeout=60)
-        assert writer.returncode == 0
-        counts[me] = len(out.split())
-        assert counts[me] > 0
+    together = write(store.folder, range(1, 9), 1.0)
+    out, _ = together.communicate(timeout=60)
+    assert together.returncode == 0
+    counts = Counter(int(line) for line in out.split())
+    assert set(counts) == set(range(1, 9))
     kept = {record.key.element_count: record for record in store.load(KIND)}
     expected = {
         1000 * me + number for me, count in counts.items() for number in range(count)
@@ -198,9 +216,10 @@ def test_eight_writers_lose_no_record(store: TuningStore) -> None:
     assert kept[999_999].selection.median_ns == best
 
 
+@needs_fork
 def test_killed_writers_leave_a_store_that_loads(store: TuningStore) -> None:
     random_source = random.Random(5)
-    writers = [write(store.folder, me, 60.0) for me in range(1, 4)]
+    writers = [write(store.folder, range(me, me + 1), 60.0) for me in range(1, 4)]
     try:
         for writer in writers:
             assert writer.stdout is not None
