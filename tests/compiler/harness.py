@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import closing
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,16 @@ from accy_async.dtypes import DType, ScalarArgument
 
 Array = np.ndarray[Any, Any]
 Grid = tuple[int, int, int]
+Outputs = Mapping[str, tuple[DType, Any]]
+"""Dtypes, and what makes an expression of the inputs' elements, by name."""
+
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class Runs(Protocol):
+    """A place that compiles and runs kernels."""
+
+    def compiled(self, *kernels: Kernel) -> AbstractContextManager[KernelRunner]: ...
 
 
 class KernelRunner(ABC):
@@ -119,15 +128,45 @@ def elementwise(
     name: str, inputs: Sequence[DType], output: DType, make: Any, threads: int = 64
 ) -> Kernel:
     """``out[i] = make(inputs[0][i], ...)`` for the n elements of a launch."""
+    return _elementwise(name, inputs, {"out": (output, make)}, threads)
+
+
+def compute(
+    place: Runs, inputs: Mapping[DType, Sequence[Array]], outputs: Outputs
+) -> dict[str, Array]:
+    """What each expression of the inputs' elements gives, all from one kernel.
+
+    Args:
+        place: where the kernel is compiled and run.
+        inputs: arrays of one length, by their dtype, in order.
+        outputs: a dtype and an expression for each name.
+    """
+    arrays = [array for same in inputs.values() for array in same]
+    dtypes = [dtype for dtype, same in inputs.items() for _ in same]
+    count = len(arrays[0])
+    results = {name: np.zeros(count, storage(d)) for name, (d, _) in outputs.items()}
+    kernel = _elementwise("compute", dtypes, outputs, 64)
+    with place.compiled(kernel) as runner:
+        runner.run("compute", [*results.values(), *arrays], [count], -(-count // 64))
+    return results
+
+
+def _elementwise(
+    name: str, inputs: Sequence[DType], outputs: Outputs, threads: int
+) -> Kernel:
     k = KernelBuilder(name, threadgroup=(threads, 1, 1))
-    out = k.buffer("out", output, "write_only")
+    targets = [
+        k.buffer(f"out{i}" if i else "out", dtype, "write_only")
+        for i, (dtype, _) in enumerate(outputs.values())
+    ]
     sources = [k.buffer(f"in{i}", dtype, "read_only") for i, dtype in enumerate(inputs)]
     n = k.scalar("n", DType.U32)
     base = k.block_x * threads
     with k.region(limit=n.cast(DType.I64) - base.cast(DType.I64)):
         at = base + k.thread
-        result: Expression = make(*(source[at] for source in sources))
-        out[at] = result
+        for target, (_, make) in zip(targets, outputs.values(), strict=True):
+            result: Expression = make(*(source[at] for source in sources))
+            target[at] = result
     return k.build()
 
 

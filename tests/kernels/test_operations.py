@@ -22,6 +22,7 @@ from accy_async.dtypes import DType
 from tests.compiler.harness import (
     Array,
     assert_same_bits,
+    compute,
     elementwise,
     samples,
     storage,
@@ -88,21 +89,14 @@ def _expected_binary(op: BinaryOperation, dtype: DType, a: Array, b: Array) -> A
 def test_binary_operations_match_numpy(place: Place, dtype: DType) -> None:
     operations = [op for op in BinaryOperation if op.takes(dtype)]
     a, b = _pairs(dtype)
-    with (
-        place.compiled(
-            *(
-                elementwise(
-                    op.name, [dtype] * 2, dtype, lambda x, y, o=op: Binary(o, x, y)
-                )
-                for op in operations
-            )
-        ) as runner,
-        np.errstate(all="ignore"),
-    ):
+    found = compute(
+        place,
+        {dtype: [a, b]},
+        {op.name: (dtype, lambda x, y, op=op: Binary(op, x, y)) for op in operations},
+    )
+    with np.errstate(all="ignore"):
         for op in operations:
-            out = np.zeros_like(a)
-            runner.run(op.name, [out, a, b], [len(a)], -(-len(a) // 64))
-            assert_same_bits(out, _expected_binary(op, dtype, a, b))
+            assert_same_bits(found[op.name], _expected_binary(op, dtype, a, b))
 
 
 @with_dtypes(INTEGERS, EVERYWHERE)
@@ -111,18 +105,21 @@ def test_division_by_a_constant_matches_division_by_its_value(
 ) -> None:
     a = samples(dtype)
     divisors = [0, 1, 3, 8] + ([-1, -3] if dtype.is_signed else [])
-    kernels = [
-        elementwise(f"{name}_{i}", [dtype], dtype, lambda x, d=d, f=f: f(x, d))
-        for i, d in enumerate(divisors)
-        for name, f in (("div", operator.truediv), ("rem", operator.mod))
-    ]
-    with place.compiled(*kernels) as runner:
-        for i, d in enumerate(divisors):
-            right = np.full_like(a, d)
-            for name in ("div", "rem"):
-                out = np.zeros_like(a)
-                runner.run(f"{name}_{i}", [out, a], [len(a)], -(-len(a) // 64))
-                assert_same_bits(out, _divide(dtype, a, right, quotient=name == "div"))
+    operations = {"div": operator.truediv, "rem": operator.mod}
+    found = compute(
+        place,
+        {dtype: [a]},
+        {
+            f"{name} {d}": (dtype, lambda x, d=d, of=of: of(x, d))
+            for d in divisors
+            for name, of in operations.items()
+        },
+    )
+    for d in divisors:
+        right = np.full_like(a, d)
+        for name in operations:
+            expected = _divide(dtype, a, right, quotient=name == "div")
+            assert_same_bits(found[f"{name} {d}"], expected)
 
 
 @with_dtypes(COMPUTED, EVERYWHERE)
@@ -137,21 +134,14 @@ def test_comparisons_and_select_match_numpy(place: Place, dtype: DType) -> None:
     }
     comparisons = [c for c in Comparison if c.takes(dtype)]
     a, b = _pairs(dtype)
-    kernels = [
-        elementwise(c.name, [dtype] * 2, DType.BOOL, lambda x, y, c=c: Compare(c, x, y))
-        for c in comparisons
-    ]
-    choice = elementwise(
-        "choice", [dtype] * 2, dtype, lambda x, y: select(x.equals(y), x, y)
-    )
-    with place.compiled(*kernels, choice) as runner:
-        for comparison in comparisons:
-            out = np.zeros(len(a), bool)
-            runner.run(comparison.name, [out, a, b], [len(a)], -(-len(a) // 64))
-            assert_same_bits(out, functions[comparison](a, b))
-        chosen = np.zeros_like(a)
-        runner.run("choice", [chosen, a, b], [len(a)], -(-len(a) // 64))
-        assert_same_bits(chosen, np.where(a == b, a, b))
+    outputs: dict[str, tuple[DType, Any]] = {
+        c.name: (DType.BOOL, lambda x, y, c=c: Compare(c, x, y)) for c in comparisons
+    }
+    outputs["choice"] = dtype, lambda x, y: select(x.equals(y), x, y)
+    found = compute(place, {dtype: [a, b]}, outputs)
+    for comparison in comparisons:
+        assert_same_bits(found[comparison.name], functions[comparison](a, b))
+    assert_same_bits(found["choice"], np.where(a == b, a, b))
 
 
 @with_dtypes(COMPUTED, EVERYWHERE)
@@ -173,23 +163,21 @@ def test_unary_operations_match_numpy(place: Place, dtype: DType) -> None:
     }
     operations = [op for op in UnaryOperation if op.takes(dtype)]
     a = samples(dtype)
-    kernels = [
-        elementwise(op.name, [dtype], dtype, lambda x, op=op: Unary(op, x))
-        for op in operations
-    ]
-    with place.compiled(*kernels) as runner, np.errstate(all="ignore"):
+    found = compute(
+        place,
+        {dtype: [a]},
+        {op.name: (dtype, lambda x, op=op: Unary(op, x)) for op in operations},
+    )
+    with np.errstate(all="ignore"):
         for op in operations:
-            out = np.zeros_like(a)
-            runner.run(op.name, [out, a], [len(a)], -(-len(a) // 64))
+            out = found[op.name]
             if op in exact:
                 assert_same_bits(out, exact[op](a))
-            else:
-                expected = near[op](a.astype(np.float64)).astype(a.dtype)
-                np.testing.assert_array_max_ulp(
-                    out[np.isfinite(expected)], expected[np.isfinite(expected)], 4
-                )
-                odd = ~np.isfinite(expected)
-                assert_same_bits(out[odd], expected[odd])
+                continue
+            expected = near[op](a.astype(np.float64)).astype(a.dtype)
+            odd = ~np.isfinite(expected)
+            np.testing.assert_array_max_ulp(out[~odd], expected[~odd], 4)
+            assert_same_bits(out[odd], expected[odd])
 
 
 def _expected_cast(source: DType, target: DType, a: Array) -> Array:
@@ -211,14 +199,14 @@ def _expected_cast(source: DType, target: DType, a: Array) -> Array:
 def test_casts_match_numpy_and_saturate(place: Place, dtype: DType) -> None:
     targets = [t for t in COMPUTED if t not in place.lacks and can_cast(dtype, t)]
     a = samples(dtype)
-    kernels = [
-        elementwise(f"to_{t}", [dtype], t, lambda x, t=t: x.cast(t)) for t in targets
-    ]
-    with place.compiled(*kernels) as runner, np.errstate(all="ignore"):
+    found = compute(
+        place,
+        {dtype: [a]},
+        {str(t): (t, lambda x, t=t: x.cast(t)) for t in targets},
+    )
+    with np.errstate(all="ignore"):
         for target in targets:
-            out = np.zeros(len(a), target.numpy)
-            runner.run(f"to_{target}", [out, a], [len(a)], -(-len(a) // 64))
-            assert_same_bits(out, _expected_cast(dtype, target, a))
+            assert_same_bits(found[str(target)], _expected_cast(dtype, target, a))
 
 
 def _nearest_bf16(values: Array) -> Array:

@@ -163,6 +163,7 @@ class VulkanRunner(KernelRunner):
         super().__init__(kernels)
         self._device = device()
         self._edit = edit
+        self._payloads: dict[str, bytes] = {}
 
     def _launch(
         self,
@@ -171,7 +172,8 @@ class VulkanRunner(KernelRunner):
         scalars: Sequence[ScalarArgument],
         grid: Grid,
     ) -> int:
-        payload = self._compile(kernel)
+        payload = self._payloads.get(kernel.name) or self._compile(kernel)
+        self._payloads[kernel.name] = payload
         module = check_spirv(payload, kernel.name)
         status = np.zeros(1, np.uint32)
         given = [*buffers, status][: len(module.bindings)]
