@@ -187,14 +187,7 @@ class GraphExecutive:
             refuse_other_devices(plan, self._backend.device)
         refuse_whereabouts(options)
 
-        def check(
-            bindings: Mapping[str, Binding], options: LaunchOptions
-        ) -> tuple[Mapping[str, Binding], Mapping[str, Memory]]:
-            adopted = adopt_bindings(self._backend, plan, bindings)
-            bound = check_bindings(self._backend, plan, adopted)
-            check_options(self._backend, plan, options)
-            return adopted, bound
-
+        check = functools.partial(self.check, plan)
         given, bound = check({} if bindings is None else bindings, options)
         prepared = await self._preparer.make(plan, given, bound, options, places)
         try:
@@ -212,6 +205,22 @@ class GraphExecutive:
             self._preparer.forget(prepared, errors)
             raise_together("preparing a plan", error, errors)
             raise
+
+    def check(
+        self,
+        plan: LaunchGraphPlan,
+        bindings: Mapping[str, Binding],
+        options: LaunchOptions,
+    ) -> tuple[Mapping[str, Binding], Mapping[str, Memory]]:
+        """Bindings, what was foreign adopted, and the buffers and arrays behind them.
+
+        Raises:
+            LaunchArgumentMismatch, InvalidType: as for `start`.
+        """
+        adopted = adopt_bindings(self._backend, plan, bindings)
+        bound = check_bindings(self._backend, plan, adopted)
+        check_options(self._backend, plan, options)
+        return adopted, bound
 
     def cancel_all(self) -> None:
         """Cancel every run that is going on, and refuse those of prepared plans."""

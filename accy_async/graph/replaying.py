@@ -96,6 +96,11 @@ class PreparedPlan:
         return self._lowered is not None
 
     @property
+    def stream(self) -> StreamHandle | None:
+        """The stream that its runs are launched on; None where it is not lowered."""
+        return self._stream
+
+    @property
     def made(self) -> int:
         """How often a device graph was made for it; changes in place make none."""
         return 0 if self._lowered is None else self._lowered.made
@@ -188,7 +193,7 @@ class PreparedPlan:
             follow(prepared, prepared.rebind(bound, options))
         except BaseException as error:
             errors: list[Exception] = []
-            self._close(errors)
+            self.close_now(errors)
             raise_together("rebinding a plan", error, errors)
             raise
         self._bindings = dict(merged)
@@ -213,7 +218,7 @@ class PreparedPlan:
         if self._lowered is not None and self._backend.is_healthy:
             await self._settle(None)
         errors: list[Exception] = []
-        self._close(errors)
+        self.close_now(errors)
         raise_together("closing a prepared plan", None, errors)
 
     async def __aenter__(self) -> Self:
@@ -277,13 +282,17 @@ class PreparedPlan:
         errors: list[Exception] = [
             GraceExpired("a prepared plan", self._grace_s, (self._name(),))
         ]
-        self._close(errors)
+        self.close_now(errors)
         raise_together("a prepared plan", primary, errors)
 
     def _name(self) -> str:
         return f"a graph of {len(self._prepared.plan.nodes)} nodes"
 
-    def _close(self, errors: list[Exception]) -> None:
+    def close_now(self, errors: list[Exception]) -> None:
+        """Give back what it has, and wait for nothing: what is in use is the reaper's.
+
+        What the device refuses goes to ``errors``.
+        """
         if self._is_closed:
             return
         self._is_closed = True

@@ -11,6 +11,7 @@ from accy_async.backends.array import DeviceArray
 from accy_async.backends.handles import BufferBinding, BufferHandle, EventHandle
 from accy_async.backends.routes import CopyRoute
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
+from accy_async.graph.lowering.spanning import span_report
 from accy_async.graph.nodes import BufferSlot
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.whereabouts import Whereabouts, locate
@@ -82,7 +83,8 @@ class MultiPlaces(MultiArrays):
         """How a plan would be laid out on the devices, and why, as text.
 
         Besides what `LaunchGraphPlan.explain` says: what is where, which way copies go
-        from one device to another and why, and how many edges cross.
+        from one device to another and why, how many edges cross, and what preparing
+        it makes of it.
 
         Raises:
             As `locate`.
@@ -90,7 +92,14 @@ class MultiPlaces(MultiArrays):
         places = self.locate(plan, bindings)
         used = places.used
         if len(used) > 1:
-            return plan.explain(max_streams, limit, places.among(used))
+            among = places.among(used)
+            seats = [self._seats[number] for number in used]
+
+            def can_wait(waiting: int, waited: int) -> bool:
+                return seats[waiting].backend.can_wait_for(seats[waited].backend)
+
+            text = plan.explain(max_streams, limit, among)
+            return "\n".join([text, *span_report(plan, among, can_wait, limit)])
         on = self._names[used[0]] if used else "no device"
         return f"on {on}\n{plan.explain(max_streams, limit)}"
 

@@ -11,11 +11,13 @@ import anyio.lowlevel
 
 from accy_async.backends.cleanup import raise_together
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
-from accy_async.graph.options import LaunchOptions
+from accy_async.graph.options import LaunchOptions, Lowering, refuse_whereabouts
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.session.core import harmless
 from accy_async.session.multi.fragments import MultiFragments
 from accy_async.session.multi.pools import PipelinePools
+from accy_async.session.multi.preparing import prepare_spanning
+from accy_async.session.multi.spanning import SpanningPlan
 from accy_async.session.multi.tuning import MultiTuning
 from accy_async.session.policy import PlacingPolicy, Work
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from accy_async.artifact.formats import ArtifactFormat
     from accy_async.backends.handles import Handle
     from accy_async.graph.bindings import Binding
+    from accy_async.graph.lowering.outline import Obstacle
     from accy_async.graph.outcome import RunStatistics
     from accy_async.graph.replaying import PreparedPlan
     from accy_async.graph.run import Run
@@ -137,14 +140,16 @@ class MultiSession(MultiFragments, MultiTuning):
         plan: LaunchGraphPlan,
         bindings: Mapping[str, Binding] | None = None,
         options: LaunchOptions | None = None,
-    ) -> PreparedPlan:
+    ) -> PreparedPlan | SpanningPlan:
         """Make a plan ready to be run again and again; see `Session.prepare`.
 
-        One on several devices is never lowered: its runs are those of `run`.
+        Of one on several devices, what is of one device becomes device graphs of that
+        device, where it can be; the copies and the waits between the devices stay. Else
+        its runs are those of `run`, and ``obstacles`` says why.
 
         Raises:
-            GraphError: it must be lowered (``lowering="always"``) and is on several
-                devices.
+            GraphError: it must be lowered (``lowering="always"``) and cannot be; every
+                obstacle is named.
             As `Session.prepare` and `start`.
 
         Cancellation: nothing is left of it but loaded kernels.
@@ -157,19 +162,27 @@ class MultiSession(MultiFragments, MultiTuning):
         if isinstance(where, int):
             self._ran[where][id(plan)] = plan
             return await self._seats[where].prepare(plan, given, options)
+        chosen = options or LaunchOptions()
+        refuse_whereabouts(chosen)
+        crossing, places = self._crossing(where.used), self._among(plan, where)
+        obstacles: tuple[Obstacle, ...] = ()
+        if chosen.lowering is not Lowering.NEVER:
+            seats = [self._seats[number] for number in where.used]
+            made = await prepare_spanning(
+                plan, places, seats, crossing, given, chosen, self.grace_s
+            )
+            if isinstance(made, SpanningPlan):
+                return made
+            obstacles = made
 
         async def run_plainly(
             bindings: Mapping[str, Binding], options: LaunchOptions
         ) -> RunStatistics:
             return await self.run(plan, bindings, options)
 
-        return await self._crossing(where.used).prepare(
-            plan,
-            given,
-            options or LaunchOptions(),
-            run_plainly,
-            self._among(plan, where),
-        )
+        plain = await crossing.prepare(plan, given, chosen, run_plainly, places)
+        plain.obstacles = obstacles
+        return plain
 
     async def load_pipeline(
         self,

@@ -1,0 +1,467 @@
+"""Plans on several devices as parts: device graphs of each, and the copies kept."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accy_async.backends import RecordingBackend
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import (
+    AccyError,
+    DeviceLost,
+    GraceExpired,
+    GraphError,
+    InvalidType,
+    LaunchArgumentMismatch,
+    SessionClosed,
+)
+from accy_async.graph.builder import LaunchGraphBuilder
+from accy_async.graph.lowering.outline import Obstacle
+from accy_async.graph.lowering.spanning import SpanPart, span_parts
+from accy_async.graph.nodes import BufferSlot
+from accy_async.graph.options import LaunchOptions
+from accy_async.graph.plan import LaunchGraphPlan
+from accy_async.graph.whereabouts import Whereabouts
+from accy_async.session import MultiSession, open_session
+from accy_async.session.multi.spanning import SpanningPlan
+from tests.devices.parts import ONE, TWO, check_all_empty, gpus, opened, ring
+from tests.graph.graphs import kernel_entry
+from tests.graphs.programs import Program, named_kernels
+from tests.graphs.scenes import leaves
+from tests.harness.steps import cancel_scope, perform
+
+pytestmark = pytest.mark.anyio
+
+NAMES = ["cuda:0", "cuda:1"]
+OUT = {"out": np.zeros(4, np.uint32)}
+
+
+def pair() -> LaunchGraphPlan:
+    """Two kernels on each device, a copy across, a loop, with a scalar of the run's."""
+    b = LaunchGraphBuilder()
+    scaled = kernel_entry(1, runtime_scalar_argument_count=1)
+    x = b.buffer("x", DType.U32, 4, device="cuda:0")
+    y = b.scratch("y", DType.U32, 4, device="cuda:1")
+    z = b.scratch("z", DType.U32, 4, device="cuda:1")
+    b.kernel(scaled, [x.read_write], [b.runtime_scalar()], name="first")
+    b.kernel(ONE, [x.read_write], name="second")
+    b.copy(x, y, name="across")
+    with b.loop(count=3):
+        b.kernel(TWO, [y.read, z.write], name="third")
+    b.kernel(ONE, [x.read_write], name="beside")
+    return b.build()
+
+
+def scalar(value: int = 1, **more: object) -> LaunchOptions:
+    return LaunchOptions(runtime_scalars=(ScalarArgument.u32(value),), **more)  # type: ignore[arg-type]
+
+
+async def prepared_pair(session: MultiSession) -> SpanningPlan:
+    x = session.allocate(4, DType.U32, device="cuda:0")
+    made = await session.prepare(pair(), {"x": x}, scalar())
+    assert isinstance(made, SpanningPlan)
+    return made
+
+
+def kinds(device: RecordingBackend) -> list[str]:
+    return [call.kind for call in device.calls]
+
+
+async def test_each_devices_part_is_one_graph_and_the_copies_stay() -> None:
+    devices = gpus(2)
+    async with opened(devices) as session:
+        made = await prepared_pair(session)
+        assert made.is_lowered
+        assert not made.obstacles
+        assert [(part.device, part.nodes) for part in made.parts] == [
+            (0, ("first", "second")),
+            (0, ("across",)),
+            (0, ("beside",)),
+            (1, ("third",)),
+        ]
+        assert "3 graphs, 1 copies" in repr(made)
+        begin = [len(device.calls) for device in devices]
+        for _ in range(3):
+            await made.run()
+        first, second = (
+            [kind for kind in kinds(device)[at:] if kind.startswith(("launch", "copy"))]
+            for device, at in zip(devices, begin, strict=True)
+        )
+        assert sorted(first) == 3 * ["copy_to_peer"] + 6 * ["launch_graph"]
+        assert second == 3 * ["launch_graph"]
+        assert [device.launch_count for device in devices] == [9, 9]
+        assert made.made == 3
+        await made.aclose()
+        await made.aclose()
+        with pytest.raises(SessionClosed, match="closed"):
+            await made.run()
+        assert "closed" in repr(made)
+        assert session.live_objects()["graphs"] == 0
+        assert session.live_objects()["streams"] == 0
+    check_all_empty(devices)
+
+
+async def test_a_device_waits_for_the_other_and_the_host_for_none() -> None:
+    """All is submitted at once; what comes after the copy begins after it."""
+    devices = gpus(2, grace_s=0.1)
+    async with opened(devices) as session:
+        made = await prepared_pair(session)
+        devices[0].hold_all()
+        async with anyio.create_task_group() as group:
+            group.start_soon(made.run)
+            await anyio.wait_all_tasks_blocked()
+            assert kinds(devices[1]).count("launch_graph") == 1
+            last = made._steps[-1].stream
+            assert not devices[1].is_stream_idle(last)
+            devices[0].release_all()
+        assert devices[1].is_stream_idle(last)
+    check_all_empty(devices)
+
+
+@pytest.mark.parametrize("has_peer_access", [True, False], ids=["straight", "staged"])
+async def test_all_around_and_back(has_peer_access: bool) -> None:
+    """A ring of three devices, with a copy to the host at its end."""
+    devices = gpus(3, has_peer_access=has_peer_access)
+    plan = ring([one.device for one in devices])
+    async with opened(devices) as session:
+        assert "prepared: device graphs, 2 on cuda:0, 1 on cuda:1, 1 on cuda:2" in (
+            session.explain(plan)
+        )
+        async with await session.prepare(plan, OUT) as made:
+            assert made.is_lowered
+            for _ in range(2):
+                await made.run()
+        assert [device.launch_count for device in devices] == [2, 2, 2]
+    check_all_empty(devices)
+
+
+def with_host_call() -> LaunchGraphPlan:
+    b = LaunchGraphBuilder()
+    x, y = (
+        b.scratch(name, DType.U32, 4, device=on)
+        for name, on in zip("xy", NAMES, strict=True)
+    )
+    out = b.host("out", DType.U32, 4)
+    b.fill(x, 1)
+    b.copy(x, y)
+    b.copy_out(y, out)
+    b.host_call(lambda: None, reads=[out], name="look")
+    return b.build()
+
+
+def with_loop_over_both(*, carries: bool) -> LaunchGraphPlan:
+    b = LaunchGraphBuilder()
+    x = b.scratch("x", DType.U32, 4, device="cuda:0")
+    y, z = (b.scratch(name, DType.U32, 4, device="cuda:1") for name in "yz")
+    out = b.host("out", DType.U32, 4)
+    b.fill(x, 1)
+    b.fill(y, 1)
+    b.fill(z, 1)
+    b.copy(x, y)
+    with b.loop(count=2, name="again", carries=[(y, z)] if carries else []):
+        if not carries:
+            b.copy(x, y)
+        b.kernel(TWO, [y.read, z.write])
+    b.copy_out(z, out)
+    return b.build()
+
+
+def with_shared_array() -> LaunchGraphPlan:
+    b = LaunchGraphBuilder()
+    x, y = (
+        b.scratch(name, DType.U32, 4, device=on)
+        for name, on in zip("xy", NAMES, strict=True)
+    )
+    out = b.host("out", DType.U32, 4)
+    b.fill(x, 1)
+    b.copy_out(x, out)
+    b.copy_in(out, y)
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (with_host_call(), "look: a call on the host"),
+        (with_loop_over_both(carries=True), "again: carries"),
+        (with_loop_over_both(carries=False), "again: its turns are on several"),
+        (with_shared_array(), "out: an array that one device's part writes"),
+    ],
+    ids=["host call", "carries", "loop", "array"],
+)
+async def test_what_cannot_be_runs_node_by_node_and_says_why(
+    plan: LaunchGraphPlan, words: str
+) -> None:
+    devices = gpus(2)
+    async with opened(devices) as session:
+        made = await session.prepare(plan, OUT)
+        assert not made.is_lowered
+        assert any(words in str(one) for one in made.obstacles)
+        await made.run()
+        with pytest.raises(GraphError, match=words):
+            await session.prepare(plan, OUT, LaunchOptions(lowering="always"))
+        never = await session.prepare(plan, OUT, LaunchOptions(lowering="never"))
+        assert (never.is_lowered, never.obstacles) == (False, ())
+        assert words in session.explain(plan)
+    check_all_empty(devices)
+
+
+async def test_devices_without_graphs_or_waits_for_each_other_are_named() -> None:
+    for devices, words in (
+        (
+            [RecordingBackend(), RecordingBackend(index=1, has_graphs=False)],
+            "cuda:1 has no device graphs",
+        ),
+        (gpus(2, can_wait_for_peers=False), "cannot wait for events of"),
+    ):
+        async with opened(devices) as session:
+            made = await session.prepare(ring(NAMES), OUT)
+            assert [words in str(one) for one in made.obstacles] == [True]
+            await made.run()
+        check_all_empty(devices)
+
+
+async def test_a_device_that_refuses_its_graph_leaves_the_plan_node_by_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    devices = gpus(2)
+    async with opened(devices) as session:
+        devices[1].fail("create_graph", 1)
+        made = await session.prepare(ring(NAMES), OUT)
+        assert "a device refused" in str(made.obstacles[0])
+        assert "node by node" in caplog.text
+        await made.run()
+        assert session.live_objects()["graphs"] == 0
+    check_all_empty(devices)
+
+
+async def test_rebinding_changes_what_each_part_uses() -> None:
+    devices = gpus(2)
+    async with opened(devices) as session:
+        made = await prepared_pair(session)
+        await made.run()
+        other = session.allocate(4, DType.U32, device="cuda:0")
+        await made.rebind({"x": other}, [ScalarArgument.u32(7)])
+        await made.run()
+        launches = [one for one in devices[0].launches if one.scalars]
+        assert launches[-1].scalars == (ScalarArgument.u32(7),)
+        assert launches[-1].buffer_ids == (other.handle.id,)
+        assert made.made == 3
+        elsewhere = session.allocate(4, DType.U32, device="cuda:1")
+        with pytest.raises(LaunchArgumentMismatch, match=r"'x'.*cuda:1.*cuda:0"):
+            await made.rebind({"x": elsewhere})
+        with pytest.raises(LaunchArgumentMismatch, match="no slot"):
+            await made.rebind({"q": other})
+        with pytest.raises(InvalidType, match="a list"):
+            await made.rebind(runtime_scalars=3)  # type: ignore[arg-type]
+        with pytest.raises(InvalidType, match="a mapping"):
+            await made.rebind(3)  # type: ignore[arg-type]
+        await made.run()
+        assert devices[0].launches[-1].buffer_ids == (other.handle.id,)
+    check_all_empty(devices)
+
+
+async def test_runs_at_the_same_time_follow_each_other() -> None:
+    devices = gpus(2)
+    async with opened(devices) as session:
+        made = await prepared_pair(session)
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(made.run)
+        assert [device.launch_count for device in devices] == [9, 9]
+    check_all_empty(devices)
+    with pytest.raises(SessionClosed):
+        await made.run()
+    await made.aclose()
+
+
+async def test_a_device_lost_in_the_middle_ends_the_run_and_no_others() -> None:
+    devices = gpus(3)
+    with pytest.raises((DeviceLost, ExceptionGroup)):
+        async with opened(devices) as session:
+            made = await prepared_pair(session)
+            devices[1].hold_all()
+            async with anyio.create_task_group() as group:
+                group.start_soon(made.run)
+                await anyio.wait_all_tasks_blocked()
+                devices[1].lose_device("fell off")
+                devices[1].release_all()
+                await session.on(2).run(ring(["cuda:2"]), OUT)
+    assert [device.is_healthy for device in devices] == [True, False, True]
+    check_all_empty(devices)
+
+
+async def test_a_cancelled_run_waits_for_the_grace_and_is_closed_after_it() -> None:
+    devices = gpus(2, grace_s=0.05)
+    async with opened(devices) as session:
+        made = await prepared_pair(session)
+        devices[1].hold_all()
+        with pytest.raises(ExceptionGroup) as caught, anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(made.run)
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        assert [type(one) for one in leaves(caught.value)] == [GraceExpired]
+        devices[1].release_all()
+        with pytest.raises(SessionClosed):
+            await made.run()
+    check_all_empty(devices)
+
+
+async def play(devices: Sequence[RecordingBackend]) -> list[BaseException]:
+    """Prepare, run, rebind, run and close; what was raised."""
+    raised: list[BaseException] = []
+    try:
+        async with opened(devices) as session:
+            try:
+                with session.allocate(4, DType.U32, device="cuda:0") as x:
+                    options = scalar(lowering="always")
+                    made = await session.prepare(pair(), {"x": x}, options)
+                    try:
+                        await made.run()
+                        await made.rebind(runtime_scalars=[ScalarArgument.u32(2)])
+                        await made.run()
+                    finally:
+                        await made.aclose()
+            except (AccyError, ExceptionGroup) as error:
+                raised += leaves(error)
+    except (AccyError, ExceptionGroup) as error:
+        raised += leaves(error)
+    for device in devices:
+        device.release_all()
+    check_all_empty(devices)
+    return raised
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {})], ids=["asyncio"])
+async def test_each_call_failing_once_and_each_device_lost_at_each_call() -> None:
+    """The error comes out, and nothing is left on either device."""
+    plain = gpus(2)
+    assert not await play(plain)
+    for number in range(2):
+        for nth in range(1, len(plain[number].calls) + 1):
+            devices = gpus(2)
+            devices[number].fail("*", nth)
+            raised = await play(devices)
+            assert len(raised) == 1, (number, nth, kinds(devices[number])[nth - 1])
+            lost = gpus(2)
+
+            def lose(
+                call: object, device: RecordingBackend = lost[number], nth: int = nth
+            ) -> None:
+                del call
+                if len(device.calls) == nth:
+                    device.lose_device("gone")
+
+            lost[number].on_call = lose
+            raised = await play(lost)
+            assert raised
+            assert all(isinstance(one, DeviceLost) for one in raised), raised
+
+
+async def test_each_await_cancelled_once() -> None:
+    class Both:
+        calls: tuple[object, ...] = ()
+
+        def __init__(self) -> None:
+            self.devices = gpus(2, is_holding=True)
+
+        def release_all(self) -> None:
+            for device in self.devices:
+                device.release_all()
+
+    async def cut(step: int | None) -> int:
+        both = Both()
+        injections = {} if step is None else {step: cancel_scope}
+        outcome = await perform(
+            both,  # type: ignore[arg-type]
+            functools.partial(play, both.devices),
+            injections,
+            both.release_all,
+        )
+        both.release_all()
+        check_all_empty(both.devices)
+        return outcome.steps
+
+    for step in range(1, await cut(None) + 1):
+        await cut(step)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32 - 1), length=st.integers(2, 30), count=st.integers(2, 3)
+)
+def test_random_plans_in_parts_keep_every_edge_and_run(
+    seed: int, length: int, count: int
+) -> None:
+    """Each node is in one part, each part is one device's, and no order is lost."""
+    devices = gpus(count)
+    names = [device.device for device in devices]
+    program = Program(
+        seed, length, named_kernels(), has_hosts=False, has_loops=False, devices=names
+    )
+    plan = program.plan
+    options = LaunchOptions(runtime_scalars=tuple(program.scalars))
+
+    async def look() -> None:
+        async with open_session(devices=devices) as session:
+            bound: dict[str, Any] = dict(program.hosts)
+            for slot in plan.slots:
+                if isinstance(slot, BufferSlot) and not slot.is_scratch:
+                    bound[slot.name] = session.allocate(
+                        slot.shape, DType.U32, device=slot.device
+                    )
+            if program.has_external:
+                event = session.on(0).backend.create_event()
+                session.on(0).backend.record_event(event)
+                bound["start"] = event
+            places = session.locate(plan, bound)
+            check_parts(plan, places, span_parts(plan, places, lambda *_: True))
+            made = await session.prepare(plan, bound, options)
+            for _ in range(2):
+                await made.run()
+            await made.aclose()
+
+    anyio.run(look)
+    check_all_empty(devices)
+
+
+def check_parts(
+    plan: LaunchGraphPlan, places: Whereabouts, found: Sequence[SpanPart | Obstacle]
+) -> None:
+    parts = [one for one in found if isinstance(one, SpanPart)]
+    if not parts:
+        return
+    names = [name for part in parts for name in part.nodes]
+    assert sorted(names) == sorted(node.name for node in plan.nodes)
+    of = {name: place for place, part in enumerate(parts) for name in part.nodes}
+    reached: list[set[int]] = []
+    for place, part in enumerate(parts):
+        assert all(before < place for before in part.after)
+        reached.append({place}.union(*(reached[before] for before in part.after)))
+        if part.plan is not None:
+            on = {places.nodes[plan.node_index[name]] for name in part.nodes}
+            assert on == {part.device}
+    edges = [(edge.before, edge.after) for edge in plan.dependencies]
+    edges += [
+        (plan.nodes[edge.before].name, plan.nodes[edge.after].name)
+        for edge in plan.order_edges
+    ]
+    for before, after in edges:
+        assert of[before] in reached[of[after]]
+        part = parts[of[after]]
+        if of[before] == of[after] and part.plan is not None:
+            assert comes_after(part.plan, before, after)
+
+
+def comes_after(plan: LaunchGraphPlan, before: str, after: str) -> bool:
+    """Whether a piece has an edge between two of its nodes."""
+    return (before, after) in {(one.before, one.after) for one in plan.dependencies}
