@@ -192,25 +192,43 @@ def test_every_thread_block_gives_the_same_bits(target: TargetProfile) -> None:
         assert work.step.kernel.threadgroup == (threads.x, threads.y, 1)
 
 
-def test_large_results_take_several_rows_and_columns_a_thread() -> None:
+@pytest.mark.parametrize(
+    ("target", "lhs", "rhs", "axes"),
+    [
+        (CUDA, "f32[1152,16]", "f32[16,1408]", ([1], [0])),  # tiles divide them
+        (CUDA, "f32[1153,10]", "f32[10,1409]", ([1], [0])),
+        (CUDA, "f32[1152,18]", "f32[1410,18]", ([1], [1])),
+        (CUDA, "f32[7,1153]", "f32[7,1408]", ([0], [0])),
+        (VULKAN, "f32[1153,10]", "f32[10,1409]", ([1], [0])),
+    ],
+)
+def test_large_results_take_several_rows_and_columns_a_thread(
+    target: TargetProfile, lhs: str, rhs: str, axes: tuple[list[int], list[int]]
+) -> None:
+    """However the operands lie in memory, and whether tiles divide them or not."""
     work = check(
         "dot_general",
-        ["f32[1153,20]", "f32[20,1409]"],
-        lambda f, a, b: f.matmul(a, b),
+        [lhs, rhs],
+        lambda f, a, b: f.dot_general(a, b, *axes),
         roundings=60,
-        scale=products,
-        target=CUDA,
+        scale=lambda a, b: np.tensordot(
+            np.abs(a).astype(np.float64), np.abs(b).astype(np.float64), axes
+        ),
+        target=target,
     )
-    assert (work.step.tile.m, work.step.tile.n) == (128, 128)
+    assert (work.step.tile.m, work.step.tile.n, work.step.tile.k) == (128, 128, 8)
+
+
+def test_large_results_of_f64_have_smaller_tiles() -> None:
     work = check(
         "dot_general",
         ["f64[641,20]", "f64[20,769]"],
-        lambda f, a, b: f.matmul(a, b),
-        roundings=60,
-        scale=products,
+        lambda f, a, b: f.add(f.matmul(f.exp(a), b), 1.0),
+        roundings=200,
+        scale=lambda a, b: products(np.exp(a), b) + 1,
         target=CUDA,
     )
-    assert (work.step.tile.m, work.step.tile.n) == (64, 64)
+    assert (work.step.tile.m, work.step.tile.n, work.step.tile.k) == (64, 64, 16)
 
 
 def test_what_dot_general_work_cannot_hold_is_refused() -> None:

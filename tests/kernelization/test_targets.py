@@ -86,10 +86,12 @@ def test_msl_is_written(kind: str, types: list[str], make: Make) -> None:
         assert f"kernel void {step.kernel.name}(" in emit_msl([step.kernel])
 
 
-def test_loads_of_neighbours_in_shared_memory_go_together() -> None:
-    """A thread's four rows and columns of a large product are one load each."""
+def test_accesses_to_neighbours_in_a_large_product_go_together() -> None:
+    """Four rows or columns of a thread, of the tiles and of the operands."""
     types, make = ["f32[2048,2048]"] * 2, lambda f, a, b: f.matmul(a, b)
     step = kernelize(item("dot_general", function(types, make)), CUDA).step
     text = compile_ptx([step.kernel], target="sm_90")
     assert "ld.shared.v4" in text
+    assert "ld.global.v4" in text
+    assert "st.global.v4" in text
     assert "fma.rn.f32" in text

@@ -54,7 +54,7 @@ MAX_THREADS = 1024
 """Threads of a block: what every CUDA device takes."""
 MAX_SHARED_BYTES = 48 * 1024
 """Block-shared bytes: what every CUDA device gives a block statically."""
-MAX_THREAD_VARIABLES = 64
+MAX_THREAD_VARIABLES = 96
 
 _name = text(pattern=IDENTIFIER, what="an identifier")
 

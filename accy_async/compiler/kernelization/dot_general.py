@@ -17,6 +17,7 @@ from accy_async.compiler.kernelization.assembly import (
     grid_candidates,
     is_cpu,
 )
+from accy_async.compiler.kernelization.dot_blocked import write_blocked_product
 from accy_async.compiler.kernelization.dot_cpu import cpu_tiling, write_cpu_product
 from accy_async.compiler.kernelization.dot_gpu import GpuTiling, write_gpu_product
 from accy_async.compiler.kernelization.products import (
@@ -102,7 +103,8 @@ def _gpu_step(
     threadgroup = (tiling.threads.x, tiling.threads.y, 1)
     a = Assembly(item, profile, "dot_general", threadgroup, element_count=size.elements)
     if size.elements:
-        write_gpu_product(a, Product(a), tiling)
+        write = write_gpu_product if tiling.rows == 1 else write_blocked_product
+        write(a, Product(a), tiling)
     tile = _tile(item, tiling.m, tiling.n, tiling.depth)
     return a.step(_launches(size, profile, tiling), tile)
 
@@ -117,7 +119,8 @@ def _gpu_tiling(
         return GpuTiling(schedule.thread_blocks)
     small = accumulate.bits <= 32
     for each in (8, 4) if small else (4,):
-        tiling = GpuTiling(_SQUARE, rows=each, columns=each)
+        depth = 64 // each  # the larger tile is fetched with as many registers
+        tiling = GpuTiling(_SQUARE, rows=each, columns=each, depth=depth)
         x, y, z = tiling.grid(size)
         if x * y * z >= _BLOCKS:
             return tiling

@@ -144,17 +144,33 @@ class Product:
             size = self.extents
             self.extents = Extents(size.batch, size.n, size.m, size.k)
 
+    @property
+    def rows_along_depth(self) -> bool:
+        """Whether neighbours along the depth are neighbours in memory, of rows."""
+        return self._lhs.groups[2].stride == 1
+
+    @property
+    def columns_along_depth(self) -> bool:
+        """The same of the operand that has the columns."""
+        return self._rhs.groups[2].stride == 1
+
     def row_element(
-        self, batch: Coordinate, row: Coordinate, depth: Coordinate
+        self, batch: Coordinate, row: Coordinate, depth: Coordinate, behind: int = 0
     ) -> Expression:
-        """An element of the operand that has the rows, in the sums' dtype."""
-        return self._element(self._lhs, (batch, row, depth))
+        """An element of the operand that has the rows, in the sums' dtype.
+
+        It lies ``behind`` elements further along the depth if `rows_along_depth`, else
+        along the rows.
+        """
+        axis = 2 if self.rows_along_depth else 1
+        return self._element(self._lhs, (batch, row, depth), axis, behind)
 
     def column_element(
-        self, batch: Coordinate, depth: Coordinate, column: Coordinate
+        self, batch: Coordinate, depth: Coordinate, column: Coordinate, behind: int = 0
     ) -> Expression:
-        """An element of the operand that has the columns, in the sums' dtype."""
-        return self._element(self._rhs, (batch, column, depth))
+        """The same of the operand that has the columns."""
+        axis = 2 if self.columns_along_depth else 1
+        return self._element(self._rhs, (batch, column, depth), axis, behind)
 
     def add(self, left: Expression, right: Expression, total: Expression) -> Expression:
         """One product more in a sum."""
@@ -163,9 +179,40 @@ class Product:
         return total + left * right
 
     def store(
-        self, batch: Coordinate, row: Coordinate, column: Coordinate, total: Expression
+        self,
+        batch: Coordinate,
+        row: Coordinate,
+        column: Coordinate,
+        total: Expression,
+        behind: int = 0,
     ) -> None:
-        """Write the results that follow from a finished sum."""
+        """Write the results that follow from a finished sum, so far along the row."""
+        self._write([self._results(batch, row, column, total, behind)])
+
+    def store_row(
+        self,
+        batch: Coordinate,
+        row: Coordinate,
+        column: Coordinate,
+        totals: Sequence[Expression],
+    ) -> None:
+        """The same for neighbours along a row, all computed before any is written."""
+        self._write(
+            [
+                self._results(batch, row, column, total, behind)
+                for behind, total in enumerate(totals)
+            ]
+        )
+
+    def _results(
+        self,
+        batch: Coordinate,
+        row: Coordinate,
+        column: Coordinate,
+        total: Expression,
+        behind: int,
+    ) -> tuple[Expression, list[Expression]]:
+        """Where a sum's results lie, and what they are."""
         a, places, size = self.a, self.a.places, self.extents
         if self._swapped:
             row, column = column, row
@@ -174,14 +221,21 @@ class Product:
         linear = a.k.let(
             None, places.number(places.add(places.multiply(at, n), column))
         )
+        if behind:  # added last, so that LLVM sees which ones are neighbours
+            linear = a.k.let(None, linear + behind)
         known = a.k.let(None, operations.convert(total, self.entry.result.dtype))
         a.elements.bound[self.entry.result] = lambda _: known
         place = places.at(self.entry.result.shape, linear)
-        values = [a.elements.value(value, place) for value in a.function.results]
-        for out, value in zip(a.results, values, strict=True):
-            out[linear] = value
+        return linear, [a.elements.value(v, place) for v in a.function.results]
 
-    def _element(self, side: _Side, numbers: tuple[Coordinate, ...]) -> Expression:
+    def _write(self, results: Sequence[tuple[Expression, list[Expression]]]) -> None:
+        for index, out in enumerate(self.a.results):
+            for linear, values in results:
+                out[linear] = values[index]
+
+    def _element(
+        self, side: _Side, numbers: tuple[Coordinate, ...], axis: int, behind: int
+    ) -> Expression:
         places = self.a.places
         linear: Coordinate | None = 0
         for group, number in zip(side.groups, numbers, strict=True):
@@ -189,13 +243,19 @@ class Product:
                 linear = None
             else:
                 linear = places.add(linear, places.multiply(number, group.stride))
+        if behind and linear is not None:
+            step = behind * (side.groups[axis].stride or 0)
+            linear = places.add(places.named(linear), step)  # last, as in `_results`
         coordinates: list[Coordinate] = [0] * side.value.rank
         operands = self.a.function.parameters
         if linear is None or side.value not in operands:
-            for group, number in zip(side.groups, numbers, strict=True):
-                unravelled = places.unravel(number, group.extents)
-                for axis, given in zip(group.axes, unravelled, strict=True):
-                    coordinates[axis] = given
+            for index, (group, number) in enumerate(
+                zip(side.groups, numbers, strict=True)
+            ):
+                whole = places.add(number, behind) if index == axis else number
+                unravelled = places.unravel(whole, group.extents)
+                for one, given in zip(group.axes, unravelled, strict=True):
+                    coordinates[one] = given
             if linear is not None:
                 linear = places.named(linear)
         place = places.coordinate(side.value.shape, coordinates, linear)
