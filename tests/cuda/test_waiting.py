@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from accy_async.backends import StreamHandle
-from accy_async.backends.cuda import CudaBackend
+from accy_async.backends.cuda import CudaBackend, waiting
 from accy_async.backends.cuda.timeline import CudaTimeline
 from tests.cuda.fake import FakeDriver
 from tests.cuda.test_launching import prepare
@@ -28,6 +30,45 @@ async def test_a_quick_wait_asks_the_driver_and_submits_no_flag(
     await backend.wait_stream(quick_stream(backend))
     assert driver.calls["cuStreamQuery"] == 1
     assert driver.calls["cuStreamWriteValue64"] == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_quick_wait_asks_again_for_a_moment(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+) -> None:
+    """A loop may take its turn in less time than the device its kernel."""
+    monkeypatch.setattr(waiting, "QUICK_NS", 10**12)
+    stream = quick_stream(backend)
+    driver.answers["cuStreamQuery"] = [600] * times
+    await backend.wait_stream(stream)
+    assert driver.calls["cuStreamQuery"] == times + 1
+    assert driver.calls["cuStreamWriteValue64"] == 0
+    assert cast("CudaTimeline", backend._stream(stream).timeline).is_quick
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("code", [600, 700])
+async def test_a_quick_wait_that_was_none_is_told_by_a_flag(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+) -> None:
+    """And so is the next one."""
+    monkeypatch.setattr(waiting, "QUICK_NS", 0)
+    stream = quick_stream(backend)
+    driver.answers["cuStreamQuery"] = [600, code]
+    await backend.wait_stream(stream)
+    line = cast("CudaTimeline", backend._stream(stream).timeline)
+    assert driver.calls["cuStreamWriteValue64"] == 1
+    assert not line.is_quick
+    backend.submit_launch(prepare(backend, []), stream)
+    await backend.wait_stream(stream)
+    assert driver.calls["cuStreamWriteValue64"] == 2
 
 
 @pytest.mark.anyio

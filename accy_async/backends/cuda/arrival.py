@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from accy_async.backends.completion import Completion
-from accy_async.backends.cuda.pace import SPIN_NS, Pace
+from accy_async.backends.cuda.pace import QUICK_NS, SPIN_NS, Pace
 from accy_async.backends.loops import Bell
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ async def arrive(line: CudaTimeline, position: int, bell: Bell, before: int) -> 
     if patience:
         await _poll(line, position, bell, begun + patience)
         if line.completed >= position:
-            pace.learn(monotonic_ns() - begun)
+            took = monotonic_ns() - begun
+            line.is_quick = took <= QUICK_NS
+            pace.learn(took)
             return
     ended = await _sleep(line, position, bell, begun, pace)
     if ended:

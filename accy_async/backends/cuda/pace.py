@@ -14,10 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-__all__ = ["SPIN_NS", "Lag", "Pace", "Paces"]
+__all__ = ["QUICK_NS", "SPIN_NS", "Lag", "Pace", "Paces"]
 
 SPIN_NS = 10_000
 """How long a task reads its word at a stretch, between two turns of its loop."""
+
+QUICK_NS = 5_000
+"""What ends so soon after a turn of the loop is asked for without a flag. Loops take 2
+to 5 us for a turn, and an empty kernel some 5: without this, the quickest loop would be
+the one that comes too early."""
 
 _MOST_POLLED_NS = 200_000
 """Waits that take longer on average begin with sleep,"""

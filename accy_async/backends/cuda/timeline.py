@@ -56,7 +56,7 @@ class CudaTimeline(Timeline):
         hub: as given.
         word_address: where the word is.
         journal: what was submitted last, to tell waits of different lengths apart.
-        is_quick: whether the last wait ended within one turn of its loop.
+        is_quick: whether the last wait ended within a turn of its loop, or soon after.
         armed: the position that the hub watches for; the hub's.
         bell: whose loop is rung then; the hub's.
     """

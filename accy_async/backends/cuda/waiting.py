@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from abc import abstractmethod
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.objects import CudaStream
+from accy_async.backends.cuda.pace import QUICK_NS
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.loops import current_bell
 from accy_async.backends.timeline import Mark
@@ -80,8 +82,8 @@ class CudaWaiting(Backend):
     async def wait_stream(self, stream: StreamHandle) -> None:
         """As the contract says; see `Waits.wait_stream`.
 
-        Behind work that ends within a turn of the loop no flag is submitted: to ask
-        the driver once, after that turn, costs less than a flag before it.
+        Behind work that ends within a turn of the loop, or soon after, no flag is
+        submitted: to ask the driver then costs less than a flag before it.
         """
         self._check("wait_stream")
         state = self._stream(stream)
@@ -92,14 +94,27 @@ class CudaWaiting(Backend):
         position = line.submitted
         if line.is_quick and not line.has_failed:
             await current_bell().turn()
-            if line.submitted == position and line in self._natives:
-                (result,) = self._ask(self._natives[line])
-                if result == 0 and line.complete_unwatched(position):
-                    self._discard_abandoned()
-                    self._table.sweep()
-                    return
-            line.is_quick = False
+            if self._has_ended(line, position) and line.complete_unwatched(position):
+                self._discard_abandoned()
+                self._table.sweep()
+                return
+            await self._wait_mark(Mark(line, position))
+            line.is_quick = False  # whatever this wait took, which began late
+            return
         await self._wait_mark(Mark(line, position))
+
+    def _has_ended(self, line: CudaTimeline, position: int) -> bool:
+        """Ask the driver for a moment whether a stream has come to its end there."""
+        native, until = self._natives.get(line), 0
+        while native is not None and line.submitted == position:
+            (result,) = self._ask(native)
+            if result != _NOT_READY:
+                return bool(result == 0)
+            now = monotonic_ns()
+            until = until or now + QUICK_NS
+            if now >= until:
+                return False
+        return False
 
     def _flag(self, line: CudaTimeline, position: int) -> None:
         """Have the stream write its position into its word."""
