@@ -88,6 +88,7 @@ class SteppedFragment(FragmentCatalogue):
             id(entry): (kernel.artifact, kernel.loaded)
             for entry, kernel in zip(self._entries, kernels, strict=True)
         }
+        self._preferred: dict[int, int] = {}
         self._chosen = self._recorded_candidates()
         self._graph = self.create_launch_graph_plan()
         self._check_open = check_open
@@ -139,11 +140,11 @@ class SteppedFragment(FragmentCatalogue):
         )
 
     def _recorded_candidates(self) -> dict[int, int]:
-        """The launch candidates that tuning records say, by kernel id."""
+        """The launch candidates that tuning chose, by kernel id; records go first."""
         if not len(self._tuning):
-            return {}
+            return dict(self._preferred)
         found = {k.kernel_id: self._tuning.selection(k) for k in self.plan.kernels}
-        return {
+        return self._preferred | {
             kernel_id: one.candidate_index
             for kernel_id, one in found.items()
             if one is not None

@@ -203,6 +203,30 @@ class TunedFragment(SteppedFragment):
         self._refresh()
         return found
 
+    def prefer_launch_candidate(
+        self, kernel_index: int, candidate_index: int | None
+    ) -> None:
+        """Launch a kernel so from now on, where no record says otherwise. Sync.
+
+        For a winner whose time is none to keep, as it was measured on a machine that
+        did not hold still. It is no record, and is not exported.
+
+        Args:
+            kernel_index: which kernel.
+            candidate_index: which of its candidates; None to forget it again.
+
+        Raises:
+            InvalidArtifact: there is no such kernel.
+            LaunchArgumentMismatch: it has no such candidate.
+        """
+        kernel = self.plan.kernel(kernel_index)
+        if candidate_index is None:
+            self._preferred.pop(kernel.kernel_id, None)
+        else:
+            kernel.launch_resources.candidate(candidate_index)
+            self._preferred[kernel.kernel_id] = candidate_index
+        self._refresh()
+
     def learn_launch_tuning(self, cache: LaunchTuningCache) -> None:
         """Take in what a cache knows of just these kernels, and use it from now on."""
         found = [cache.record_of(kernel) for kernel in self.plan.kernels]

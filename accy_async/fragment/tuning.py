@@ -59,7 +59,8 @@ class KernelTuning:
         kernel: its entry point.
         before: the launch candidate that it was launched with.
         now: the one that it is launched with from now on.
-        record: what was recorded; None where nothing was.
+        record: what was recorded; None where nothing was. A winner that is surely
+            faster is used all the same, in this process.
         outcome: everything that was measured; None where nothing could be.
         why_not: why nothing was recorded; empty where something was.
     """
@@ -82,7 +83,7 @@ class KernelTuning:
     def speedup(self) -> float:
         """The first candidate's time over the winner's, as estimated; 1.0 for none."""
         outcome = self.outcome
-        if outcome is None or outcome.winner is None or self.record is None:
+        if outcome is None or outcome.winner is None:
             return 1.0
         if outcome.standing is not Standing.FASTER:
             return 1.0
@@ -248,6 +249,9 @@ class _Steps:
             outcome = how.judge(outcome)
         records = winning_records(kernel, outcome) if outcome.is_storable else ()
         found = fragment.record_launch_candidate_records(records)
+        if not found and outcome.standing is Standing.FASTER:
+            # Comparisons within rounds bear a machine that does not hold still.
+            fragment.prefer_launch_candidate(index, int(str(outcome.winner)))
         return attrs.evolve(
             what,
             now=self._used(index),

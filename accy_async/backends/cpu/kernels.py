@@ -78,10 +78,19 @@ class CpuLaunch:
         arguments: the argument slots.
         shape: the grid, then the threadgroup.
         blocks: how many blocks the grid has.
+        pace: what they cost.
         shared_bytes: dynamic shared memory.
     """
 
-    __slots__ = ("arguments", "blocks", "kernel", "request", "shape", "shared_bytes")
+    __slots__ = (
+        "arguments",
+        "blocks",
+        "kernel",
+        "pace",
+        "request",
+        "shape",
+        "shared_bytes",
+    )
 
     def __init__(
         self, kernel: CpuKernel, request: LaunchRequest, arguments: bytes
@@ -92,6 +101,7 @@ class CpuLaunch:
         self.arguments = arguments
         self.shape = (*geometry.grid, *geometry.threadgroup)
         self.blocks = geometry.block_count
+        self.pace = kernel.pace_of(self.blocks)
         self.shared_bytes = geometry.dynamic_shared_memory_bytes
 
 
@@ -102,17 +112,16 @@ class CpuKernel:
         name: its entry name.
         signature: what it takes.
         function: the native function.
-        pace: what its blocks cost.
     """
 
     __slots__ = (
         "_buffers",
         "_native",
+        "_paces",
         "_pack",
         "_scalars",
         "function",
         "name",
-        "pace",
         "signature",
     )
 
@@ -127,13 +136,25 @@ class CpuKernel:
         self.name = signature.entry_name
         self.signature: KernelSignature = signature
         self.function = native.function
-        self.pace = Pace()
+        self._paces: dict[int, Pace] = {}
         slots = len(signature.buffers) + len(signature.scalars)
         self._pack = struct.Struct(f"={slots}Q").pack
 
     def close(self) -> None:
         """Unmap the code; nothing may be running it."""
         self._native.close()
+
+    def pace_of(self, blocks: int) -> Pace:
+        """What blocks cost, in launches of about so many.
+
+        Where a grid's blocks share out a given amount of work, as those of launch
+        candidates do, a block costs the less the more of them there are.
+        """
+        size = blocks.bit_length()
+        pace = self._paces.get(size)
+        if pace is None:
+            pace = self._paces.setdefault(size, Pace())
+        return pace
 
     def prepare(self, request: LaunchRequest, memories: list[CpuMemory]) -> CpuLaunch:
         """The launch in the kernel's terms, its arguments packed."""

@@ -43,7 +43,7 @@ class Launch(Operation):
 
     def run(self, stream: CpuStream) -> DeviceError | None:
         launch = self._launch
-        pace = launch.kernel.pace
+        pace = launch.pace
         is_short = pace.is_short(launch.blocks)
         if is_short and not pace.is_doubtful:
             status = self._run_short(stream.scratch)
@@ -73,7 +73,7 @@ class Launch(Operation):
         started = time.perf_counter_ns()
         status = kernel.function(launch.arguments, block)
         if time.perf_counter_ns() - started > 2 * INLINE_NS:
-            kernel.pace.is_doubtful = True
+            launch.pace.is_doubtful = True
         return status
 
     def broken(self, error: BaseException, stream: CpuStream) -> DeviceError:
@@ -98,7 +98,7 @@ class _LaunchJob(Job):
 
     def __init__(self, launch: CpuLaunch, priority: int) -> None:
         kernel = launch.kernel
-        super().__init__(launch.blocks, priority, kernel.pace)
+        super().__init__(launch.blocks, priority, launch.pace)
         self._function = kernel.function
         self._launch = launch
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "MeasuringCore", "Pace"]
 
 Pace = Callable[[float], Awaitable[None]]
-"""Awaited before each sample, with what the sample before took in nanoseconds."""
+"""Awaited before each sample, with what the sample before took in nanoseconds; before
+each check of a result with 0."""
 
 
 @attrs.define

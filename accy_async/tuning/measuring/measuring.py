@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Measuring"]
 
-_COMPARED_ON_THE_LOOP = 1 << 20
+_COMPARED_ON_THE_LOOP = 1 << 18
 
 
 class Measuring(MeasuringCore):
@@ -153,6 +153,8 @@ class Measuring(MeasuringCore):
     async def _check(self, index: int) -> None:
         entry = self._entries[index]
         with self._blaming(index) as blame:
+            if self._pace is not None:
+                await self._pace(0.0)
             entry.prepared = self._prepare(entry)
             stream = self._sampler.stream
             self._workspace.prepare_check(stream)

@@ -41,7 +41,7 @@ async def open_measurement(
         candidates: the first one that works is the baseline.
         options: how.
         kept: go on from there; see `Measuring.kept`.
-        pace: awaited before each sample, to let other work go first.
+        pace: awaited before each check and each sample, to let other work go first.
 
     Raises:
         InvalidValue: there is no candidate, or two have one name.

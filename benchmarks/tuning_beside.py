@@ -1,0 +1,310 @@
+"""What tuning in the background costs a service, and what it brings.
+
+A service calls a fragment whose kernel is launched badly by default: on the CPU in
+blocks far too small, on a GPU in far too few. Three tables:
+
+* the service without tuning, while `session.tuning` runs beside it, and afterwards:
+  calls a second, and the latency that 99 of 100 calls stay below;
+* how much faster the kernel became, for how much device time and in how long;
+* a number of other kernels tuned twice, independently: whether the two agree.
+
+``python -m benchmarks.tuning_beside cuda`` does the same there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+import numpy as np
+
+from accy_async import Session, open_session, run
+from accy_async.artifact import (
+    ArtifactFormat,
+    FixedLaunch,
+    KernelCallArtifact,
+    KernelCallRegistry,
+    LaunchResourceCandidate,
+    LaunchResourcePlan,
+)
+from accy_async.compiler.form import KernelBuilder, constant
+from accy_async.compiler.kernels.payloads import code_level, kernel_payload
+from accy_async.compiler.semantic import Builder, TensorType
+from accy_async.dtypes import DType
+from accy_async.fragment import FragmentCompilerOptions, LoadedFragment
+from accy_async.tuning import MeasureOptions, RaceRules, Standing, TuningBudget
+from benchmarks.measuring import Figure, machine, show
+
+if TYPE_CHECKING:
+    from accy_async.fragment.tuning import KernelTuning
+    from accy_async.session.tuner import Tuner
+
+__all__ = ["main"]
+
+LANES = 64
+LENGTH = 1 << 19
+ROUNDS = 5
+CLIENTS = 2
+PHASE_S = 1.0
+WINDOW_S = 1.0
+THINK_S = 0.002
+BUDGET = TuningBudget(share=0.05, total_s=2.0)
+OPTIONS = MeasureOptions(rules=RaceRules(max_rounds=150))
+BESIDE = MeasureOptions(rules=RaceRules(max_rounds=80, repeats=0))
+MOST_WINDOWS = 60
+POWERS = range(12, 20)
+PASSES = (1, 4, 16)
+
+
+Served = tuple[float, list[float]]
+"""Seconds of a window, and the latency of each call in it."""
+
+
+async def load(
+    session: Session, length: int = LENGTH, passes: int = 1
+) -> LoadedFragment:
+    """``y = 1.5 x + 0.5``, so many times over, by a kernel for any number of blocks.
+
+    Each block works on its share of the elements, so that every power of two of them is
+    a launch candidate; the first is a bad choice for the device.
+    """
+    is_host = session.capabilities.identity.backend.value == "cpu"
+    formats = session.capabilities.formats
+    format = session.backend.default_format
+    if ArtifactFormat.CUDA_PTX in formats:
+        format = ArtifactFormat.CUDA_PTX
+    k = KernelBuilder(f"scaled_{length}_{passes}", threadgroup=(LANES, 1, 1))
+    out = k.buffer("out", DType.F32, "write_only")
+    x = k.buffer("x", DType.F32, "read_only")
+    steps = constant(DType.U64, length // LANES) / k.grid_x.cast(DType.U64)
+    share = k.let("share", steps)
+    first = k.let("first", k.block_x.cast(DType.U64) * share)
+    with k.count("step", first, first + share) as step, k.region():
+        i = step * LANES + k.thread.cast(DType.U64)
+        value = x[i]
+        for _ in range(passes):
+            value = value * 1.5 + 0.5
+        out[i] = value
+    most = length // LANES
+    counts = [most >> shift for shift in range(0, 10, 2) if most >> shift]
+    launches = [
+        FixedLaunch(grid=(count, 1, 1), threadgroup=(LANES, 1, 1))
+        for count in (counts if is_host else [4, *counts])
+    ]
+    kernel, name = k.build(), f"bench.{k.name}"
+    payload = await anyio.to_thread.run_sync(
+        kernel_payload, kernel, format, code_level(format, None)
+    )
+    entry = KernelCallArtifact(
+        target=name,
+        version=1,
+        format=format,
+        entry_name=kernel.name,
+        argument_count=2,
+        payload=payload,
+        launch=launches[0],
+        launch_resources=LaunchResourcePlan(
+            candidates=[LaunchResourceCandidate(geometry=one) for one in launches]
+        ),
+        required_dtypes={DType.F32},
+    )
+    builder = Builder("module")
+    type = TensorType(DType.F32, (length,))
+    f = builder.begin_function("service", [type])
+    f.return_(f.kernel_call(f.parameters, [type], target=name))
+    f.finish()
+    options = FragmentCompilerOptions(
+        artifact_format=format, kernel_call_registry=KernelCallRegistry([entry])
+    )
+    return await session.load_fragment(builder.finish(), options=options, tuning=None)
+
+
+async def serve(
+    session: Session, fragment: LoadedFragment, is_over: Callable[[], bool]
+) -> Served:
+    """Clients that call, think, and call again; seconds, and each call's latency."""
+    array = await session.upload(np.linspace(0, 1, LENGTH, dtype=np.float32))
+    await fragment(array)
+    latencies: list[float] = []
+
+    async def client() -> None:
+        while not is_over():
+            started = time.perf_counter()
+            await fragment(array)
+            latencies.append(time.perf_counter() - started)
+            await anyio.sleep(THINK_S)
+
+    begun = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(CLIENTS):
+            tasks.start_soon(client)
+    return time.perf_counter() - begun, latencies
+
+
+def after(seconds: float, tuner: Tuner | None = None) -> Callable[[], bool]:
+    """Whether so many seconds are over from now, or a tuner has found something."""
+    end = time.perf_counter() + seconds
+
+    def is_over() -> bool:
+        return time.perf_counter() >= end or (tuner is not None and bool(tuner.results))
+
+    return is_over
+
+
+async def service(device: str) -> None:
+    """The first two tables."""
+    rates: dict[str, list[float]] = {}
+    tails: dict[str, list[float]] = {}
+    took: dict[str, list[float]] = {}
+    speedups: list[float] = []
+    async with open_session(device) as session:
+        for _ in range(ROUNDS):
+            fragment = await load(session)
+            served, spent_s, results = await one_round(session, fragment)
+            for phase, windows in served.items():
+                latencies = [one for _, calls in windows for one in calls]
+                seconds = sum(window_s for window_s, _ in windows)
+                rates.setdefault(phase, []).append(len(latencies) / seconds)
+                tail_ms = float(np.quantile(latencies, 0.99)) * 1e3
+                tails.setdefault(phase, []).append(tail_ms)
+            beside_s = sum(window_s for window_s, _ in served["while tuning runs"])
+            took.setdefault("that tuning ran beside", []).append(beside_s)
+            took.setdefault("of device time", []).append(spent_s)
+            for result in results:
+                speedups.append(result.speedup)
+                if result.why_not:
+                    print(f"  used, not kept: {result.why_not}")
+            await fragment.aclose()
+    base = "without tuning"
+    show(
+        f"a service of {CLIENTS} clients on {device}, {100 * BUDGET.share:.0f} % of "
+        "the time for samples",
+        [Figure(name, tuple(samples)) for name, samples in rates.items()],
+        unit="calls/s",
+        baseline=base,
+        more_is_better=True,
+    )
+    show(
+        "the same, latency of the 99th percentile",
+        [Figure(name, tuple(samples)) for name, samples in tails.items()],
+        unit="ms",
+        baseline=base,
+    )
+    figures = [Figure(f"seconds {name}", tuple(s)) for name, s in took.items()]
+    figures.append(Figure("the default's time over the winner's", tuple(speedups)))
+    show(f"what tuning takes, of {BUDGET.total_s:g} s at most", figures, unit="")
+
+
+async def one_round(
+    session: Session, fragment: LoadedFragment
+) -> tuple[dict[str, list[Served]], float, tuple[KernelTuning, ...]]:
+    """Windows with and without tuning in turns, until the winner is there; then some.
+
+    Each block of tuning goes on from where the one before was left.
+    """
+    served: dict[str, list[Served]] = {
+        name: [] for name in ("without tuning", "while tuning runs", "afterwards")
+    }
+    spent_s = 0.0
+    for _ in range(MOST_WINDOWS):
+        window = await serve(session, fragment, after(WINDOW_S))
+        served["without tuning"].append(window)
+        async with session.tuning(
+            fragment, budget=BUDGET, store=None, options=BESIDE
+        ) as tuner:
+            # What is served until the winner is there, by the default.
+            over = after(WINDOW_S, tuner)
+            window = await serve(session, fragment, over)
+            served["while tuning runs"].append(window)
+        assert tuner.progress is not None
+        spent_s += tuner.progress.spent_s
+        if tuner.results:
+            break
+    served["afterwards"].append(await serve(session, fragment, after(PHASE_S)))
+    return served, spent_s, tuner.results
+
+
+async def agreement(device: str) -> None:
+    """The third table."""
+    counts: Counter[str] = Counter()
+    begun = time.perf_counter()
+    async with open_session(device) as session:
+        for power in POWERS:
+            for passes in PASSES:
+                results = [
+                    await tuned_alone(session, 1 << power, passes) for _ in range(2)
+                ]
+                counts[compared(*results)] += 1
+    total = sum(counts.values())
+    print(f"{total} kernels on {device}, each tuned twice, from nothing:")
+    for verdict, count in counts.most_common():
+        print(f"  {verdict:44} {count:3}")
+    told = total - counts[UNDECIDED]
+    agreed = told - counts[DIFFERENT]
+    print(
+        f"  agreed: {agreed} of the {told} decided, in "
+        f"{time.perf_counter() - begun:.0f} s; {machine()}\n"
+    )
+
+
+async def tuned_alone(session: Session, length: int, passes: int) -> KernelTuning:
+    """What tuning a kernel finds, with nothing known before."""
+    fragment = await load(session, length, passes)
+    inputs = [np.linspace(0, 1, length, dtype=np.float32)]
+    everything = TuningBudget(share=1.0)
+    async with (
+        fragment,
+        session.tuning(
+            fragment, budget=everything, store=None, inputs=inputs, options=OPTIONS
+        ) as tuner,
+    ):
+        await tuner.wait()
+        (result,) = tuner.results
+        return result
+
+
+UNDECIDED = "one of them told that it cannot say"
+DIFFERENT = "they differ"
+
+
+def compared(one: KernelTuning, other: KernelTuning) -> str:
+    """How two findings about one kernel agree."""
+    if one.record is None or other.record is None:
+        return UNDECIDED
+    first, second = (
+        r.record.selection.candidate_index for r in (one, other) if r.record
+    )
+    if first == second:
+        assert one.outcome is not None
+        if one.outcome.standing is Standing.NO_DIFFERENCE:
+            return "the same: no candidate is faster than the default"
+        return "the same winner"
+    # Between winners that are equally fast, either is right.
+    if is_close(one, first, second) or is_close(other, first, second):
+        return "winners that do not differ"
+    return DIFFERENT
+
+
+def is_close(result: KernelTuning, first: int, second: int) -> bool:
+    """Whether two candidates are as fast as each other, as far as a finding tells."""
+    assert result.outcome is not None
+    distance = width = 0.0
+    for index, sign in ((first, 1.0), (second, -1.0)):
+        comparison = result.outcome.candidates[index].comparison
+        if comparison is not None:  # else it is what others are compared with
+            distance += sign * comparison.interval.estimate
+            width += comparison.interval.half_width
+    return abs(distance) <= max(width, float(np.log1p(OPTIONS.rules.tolerance)))
+
+
+def main(device: str = "cpu") -> None:
+    run(service, device)
+    run(agreement, device)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])
