@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import anyio
@@ -15,6 +16,10 @@ __all__ = ["BudgetSpent", "SampleTooLong", "SharedPace", "TuningBudget"]
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.004
 """How soon, and how often at last, it is looked whether real work is in flight: each
 look costs the event loop some 20 to 50 us."""
+
+_MOST_WORK_S = 0.05
+"""What is counted at most of the time since the last sample, as tuning may have waited
+for something else."""
 
 
 class BudgetSpent(Exception):
@@ -30,7 +35,8 @@ class TuningBudget:
     """What tuning may take from a device that serves at the same time.
 
     Attributes:
-        share: the part of the time that samples may take, above 0, at most 1.
+        share: the part of the time that samples may take, with what the host does for
+            them; above 0, at most 1.
         most_wait_s: how long a sample waits at most for real work to pause, in
             seconds; then it is taken beside it.
         most_delay_s: how long a sample may hold the device, in seconds: what real
@@ -78,6 +84,7 @@ class SharedPace:
         self.samples = 0
         self.samples_beside_work = 0
         self._is_busy = is_busy
+        self._returned_at = math.inf
 
     async def __call__(self, last_ns: float) -> None:
         """Return when the next sample may be taken.
@@ -101,7 +108,9 @@ class SharedPace:
                 f"a sample holds the device for {last_ns / 1e3:.0f} us, more than "
                 f"the budget's most_delay_s of {budget.most_delay_s * 1e6:.0f} us"
             )
-        rest_s = last_ns * 1e-9 * (1.0 / budget.share - 1.0)
+        # What the host did for the sample takes from real work, too.
+        worked_s = min(max(begun - self._returned_at, 0.0), _MOST_WORK_S)
+        rest_s = max(last_ns * 1e-9, worked_s) * (1.0 / budget.share - 1.0)
         if rest_s > 0.0:
             await anyio.sleep(rest_s)
         else:
@@ -114,4 +123,5 @@ class SharedPace:
             look_s = min(2.0 * look_s, _LAST_LOOK_S)
         self.samples += 1
         self.samples_beside_work += self._is_busy()
-        self.waited_s += anyio.current_time() - begun
+        self._returned_at = anyio.current_time()
+        self.waited_s += self._returned_at - begun
