@@ -138,15 +138,54 @@ async def test_the_least_device_refuses_a_larger_workgroup(
         device.backend.load_artifact(large)
 
 
+CONSTANT_SIZE = """#version 460
+layout(local_size_x={size}, local_size_x_id=0) in;
+layout(set=0, binding=0, std430) buffer Words {{ uint w[]; }};
+void main() {{ if (gl_LocalInvocationID.x == 0) w[0] += gl_WorkGroupSize.x; }}
+"""
+
+
+async def test_workgroups_whose_size_is_a_constant(
+    device: VulkanDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C81: it counts as the size that it is, for the limit and for the launch."""
+    sizes = {
+        size: artifact(
+            native.shader(CONSTANT_SIZE.format(size=size), f"sized{size}"),
+            kernel_name=f"sized{size}",
+        )
+        for size in (128, 129)
+    }
+    buffer = device.write([1])
+    request = device.request(sizes[128], [buffer])
+    with pytest.raises(LaunchArgumentMismatch, match=r"expected \(\d+, 1, 1\)"):
+        device.backend.launch(
+            attrs.evolve(
+                request, geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(7, 1, 1))
+            )
+        )
+    geometry = FixedLaunch(grid=(1, 1, 1), threadgroup=(128, 1, 1))
+    device.backend.launch(attrs.evolve(request, geometry=geometry))
+    assert await device.read(buffer) == [129]
+    monkeypatch.setattr(device.vulkan._device, "limits", VulkanLimits())
+    words = r"129 maxComputeWorkGroupInvocations \(it has 128\)"
+    with pytest.raises(CapabilityMismatch, match=words):
+        device.backend.load_artifact(sizes[129])
+
+
+@pytest.mark.parametrize("lacking", ["bits", "period"])
 async def test_without_a_clock_the_hosts_is_read(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     """C79: no query is made then, and the event says whose time it has."""
     create = NativeDevice._create
 
     def create_without(device: NativeDevice) -> None:
         create(device)
-        device.family = attrs.evolve(device.family, timestamp_bits=0)
+        if lacking == "bits":
+            device.family = attrs.evolve(device.family, timestamp_bits=0)
+        else:
+            device.tick_ns = 0.0
 
     monkeypatch.setattr(NativeDevice, "_create", create_without)
     device = VulkanDevice()

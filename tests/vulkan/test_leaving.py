@@ -14,6 +14,7 @@ pytestmark = pytest.mark.vulkan
 _OPEN = """
 import gc, sys
 import numpy as np
+from accy_async.backends.devicegraph import GraphFill, GraphNode, GraphRequest
 from accy_async.backends.vulkan import VulkanBackend
 from tests.vulkan import native
 
@@ -26,6 +27,9 @@ backend.write_buffer(buffer, np.ones(1 << 18, np.uint32), stream=stream)
 backend.record_event(event, stream)
 out = np.zeros(1 << 18, np.uint32)
 backend.read_buffer(buffer, out, stream=stream)
+fill = GraphFill(buffer, b"\\1\\2\\3\\4\\5\\6\\7\\x08", 1 << 20)
+graph = backend.create_graph(GraphRequest((GraphNode(fill),)))
+backend.launch_graph(graph, stream)
 """
 _ENDS = {
     "everything is kept beyond the end": "",
@@ -34,11 +38,11 @@ _ENDS = {
     "used after it was closed": """
 backend.close()
 from accy_async.errors import SessionClosed
-try:
-    backend.allocate_buffer(4)
-except SessionClosed:
-    pass
-else:
+for use in (lambda: backend.allocate_buffer(4), lambda: backend.launch_graph(graph)):
+    try:
+        use()
+    except SessionClosed:
+        continue
     sys.exit("not refused")
 """,
     "forgotten": "del backend; gc.collect()",

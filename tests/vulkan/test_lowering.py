@@ -261,11 +261,11 @@ def test_only_touched_parts_are_recorded_again() -> None:
         lowered = prepared._prepared.lowered
         assert lowered is not None
         graph = backend._table.get(lowered._graph).payload  # type: ignore[arg-type]
-        (segment,) = graph.segments  # type: ignore[attr-defined]
-        before = segment.recordings
+        before = graph.segments[0].recordings  # type: ignore[attr-defined]
         other = session.allocate(1, U32)
         await prepared.rebind({"y": other})
-        same = [a is b for a, b in zip(before, segment.recordings, strict=True)]
+        after = graph.segments[0].recordings  # type: ignore[attr-defined]
+        same = [a is b for a, b in zip(before, after, strict=True)]
         assert same == [True, True, True, False]
         await prepared.run()
         assert (await session.download(other))[0] == 101

@@ -201,7 +201,7 @@ def test_lavapipe_goes_by_its_name_and_is_never_taken_by_auto() -> None:
         VulkanBackend(hardware_only=True).close()
 
 
-@pytest.mark.parametrize("blocks", [65535, 65536])
+@pytest.mark.parametrize("blocks", [65535, 65536, 2**20])
 @pytest.mark.anyio
 async def test_block_counts_up_to_the_limit_run_and_beyond_are_refused(
     blocks: int,

@@ -124,6 +124,16 @@ async def test_derives_intermediates_scalars_and_geometry_per_stage(
     await world.check_right()
 
 
+@pytest.mark.parametrize("count", [0, 1])
+async def test_scans_nothing_and_one_element(world: World, count: int) -> None:
+    """C54: as everywhere else."""
+    args = (ScalarArgument.u32(count),)
+    await world.run(runtime_scalar_arguments=args)
+    found = await world.found()
+    assert found[:count].tolist() == DATA[:count].tolist()
+    assert not found[count:].any()
+
+
 async def test_rejects_what_does_not_fit_before_any_launch(world: World) -> None:
     bounded = attrs.evolve(
         PIPELINE,

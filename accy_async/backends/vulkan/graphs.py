@@ -8,7 +8,7 @@ that are touched; those that are at work stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.devicegraph import GraphRecord
@@ -127,21 +127,13 @@ class VulkanGraphs(VulkanSubmitting):
                 return False  # it comes to other segments
             steps[place] = mine.maker.make(place, now.operation, objects)
             touched.add(place)
-        changed: dict[RecordedSegment, tuple[Recording, ...]] = {}
-        for segment in mine.segments:
-            if not touched.isdisjoint(segment.steps):
-                changed[segment] = tuple(
-                    made
-                    if touched.isdisjoint(part.places)
-                    else self._record_part(mine, segment, part, steps)
-                    for part, made in zip(
-                        segment.plan.parts, segment.recordings, strict=True
-                    )
-                )
+        mine.segments = tuple(
+            segment
+            if touched.isdisjoint(segment.steps)
+            else self._record_again(mine, segment, request, steps, touched)
+            for segment in mine.segments
+        )
         mine.steps = steps
-        for segment, recordings in changed.items():
-            segment.follow(new, steps)
-            segment.recordings = recordings
         return True
 
     def _launch_graph(
@@ -178,6 +170,24 @@ class VulkanGraphs(VulkanSubmitting):
         event.time_ns = None
         self._record(stream, position, event)
         return position
+
+    def _record_again(
+        self,
+        graph: VulkanGraph,
+        old: RecordedSegment,
+        request: GraphRequest,
+        steps: Sequence[Step | None],
+        touched: Collection[int],
+    ) -> RecordedSegment:
+        """A segment with other nodes; its parts without any stay as they are."""
+        made = RecordedSegment(old.plan, request.body, steps, old.turn)
+        made.recordings = tuple(
+            recording
+            if part.isdisjoint(touched)
+            else self._record_part(graph, made, part, steps)
+            for part, recording in zip(old.plan.parts, old.recordings, strict=True)
+        )
+        return made
 
     def _record_part(
         self,

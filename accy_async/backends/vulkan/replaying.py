@@ -136,30 +136,47 @@ class Recorder:
             )
 
 
+class Turn:
+    """Whose turn it is with the words of a segment, in all that it was and will be."""
+
+    __slots__ = ("is_taken",)
+
+    def __init__(self) -> None:
+        self.is_taken = False
+
+
 class RecordedSegment:
-    """A segment with its recordings.
+    """A segment as it was recorded; for other nodes another one takes its place.
+
+    What was submitted, and has to wait for its turn, keeps the one that it began with.
 
     Args:
         plan: the segment.
         body: the graph's nodes.
         steps: of all of them, by their places.
+        turn: that of the segment whose place it takes, if of any.
 
     Attributes:
         recordings: of its parts, in order.
-        is_busy: True while its words are a launch's that is at work.
+        steps: of its own nodes, by their places.
+        reads, writes: what they use together, apart.
+        failing: those of them that may fail.
+        stores: what is to be stored once it is done.
+        labels: its launches, as errors name them; not too many.
+        turn: taken while its words are a launch's that is at work.
     """
 
     def __init__(
-        self, plan: Segment, body: GraphBody, steps: Sequence[Step | None]
+        self,
+        plan: Segment,
+        body: GraphBody,
+        steps: Sequence[Step | None],
+        turn: Turn | None = None,
     ) -> None:
         self.plan = plan
-        self.is_busy = False
-        self.recordings: tuple[Recording, ...] = ()
-        self.follow(body, steps)
-
-    def follow(self, body: GraphBody, steps: Sequence[Step | None]) -> None:
-        """Know what the nodes use now, and what they are called."""
         self.body = body
+        self.turn = turn or Turn()
+        self.recordings: tuple[Recording, ...] = ()
         self.steps = {
             place: step
             for place in self.plan.places
@@ -232,7 +249,7 @@ class Replay(Operation):
 
     @property
     def is_ready(self) -> bool:
-        return not self._segment.is_busy
+        return not self._segment.turn.is_taken
 
     @property
     def work(self) -> Work | None:
@@ -253,7 +270,7 @@ class Replay(Operation):
         self._end(stream, queue, blocked)
 
     def release(self) -> None:
-        self._segment.is_busy = False
+        self._segment.turn.is_taken = False
 
     def _blocked(self) -> frozenset[int]:
         """The nodes that are not to run after all."""
@@ -299,7 +316,7 @@ class Replay(Operation):
         stores = segment.stores
         if blocked:
             stores = _stores(s for p, s in segment.steps.items() if p not in blocked)
-        segment.is_busy = bool(segment.failing)
+        segment.turn.is_taken = bool(segment.failing)
         has_end = bool(stores or segment.failing)
         finish = partial(self._finish, stores) if has_end else None
         queue.end(stream, self.position, finish)
@@ -316,7 +333,7 @@ class Replay(Operation):
 
     def _finish(self, stores: Sequence[Staging], has_run: bool) -> None:
         """The segment is through, and every word of it looked at."""
-        self._segment.is_busy = False
+        self._segment.turn.is_taken = False
         if has_run:
             for staging in stores:
                 staging.store()

@@ -41,6 +41,10 @@ class Part(NamedTuple):
     places: tuple[int, ...]
     begins_level: tuple[bool, ...]
 
+    def isdisjoint(self, others: Collection[int]) -> bool:
+        """True where none of its nodes is among these."""
+        return not any(place in others for place in self.places)
+
 
 @attrs.frozen
 class Segment:
