@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 import attrs
 
+from accy_async.backends.cleanup import raise_together
 from accy_async.backends.completion import Completion, run_abandonable
 from accy_async.errors import (
     CapabilityMismatch,
@@ -214,6 +215,7 @@ class RayPlace(WorkerPlace):
         session = actor.run.remote(how.device, how.grace)  # ends with its session
         process: tuple[str, int] | None = None
         device: FleetDevice | None = None
+        primary: BaseException | None = None
         try:
             with anyio.move_on_after(how.open_timeout_s):
                 process = await answer_of(ray, actor.process.remote(), self.name)
@@ -226,26 +228,38 @@ class RayPlace(WorkerPlace):
                     f"waits for {', '.join(wants) or 'a process'} of the cluster"
                 )
             yield _RayWorker(ray, self.name, actor, device, how.grace + _END_S)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._end(actor, session, process)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            primary = error
+        with anyio.CancelScope(shield=True):
+            errors = await self._end(actor, session, process)
+        # What could not be opened has said why.
+        raise_together(f"worker {self.name}", primary, errors if device else [])
 
     async def _end(
         self,
         actor: _Ray,
         session: _Ray,
         process: tuple[str, int] | None,
-    ) -> None:
-        """Have the session left, then the process, whatever becomes of the first."""
+    ) -> list[Exception]:
+        """Have the session left, then the process, whatever becomes of the first.
+
+        Returns:
+            What the session was left with, where it could say so.
+        """
         ray = self._ray
-        with contextlib.suppress(WorkerLost):
+        errors: list[Exception] = []
+        try:
             if process is not None:
                 with anyio.move_on_after(self._how.grace + _END_S):
                     await answer_of(ray, actor.end.remote(), self.name)
                     await answer_of(ray, session, self.name)
+        except WorkerLost as error:
+            if isinstance(error.__cause__, ray.exceptions.RayTaskError):
+                errors.append(error)  # it raised that; else it is only gone
         ray.kill(actor, no_restart=True)
         with anyio.move_on_after(_END_S):
             await self._gone(actor, process)
+        return errors
 
     async def _gone(self, actor: _Ray, process: tuple[str, int] | None) -> None:
         """Return when the actor is known to be gone; on this machine, its process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from accy_async import ArtifactFormat, DType, ScalarArgument, open_session
@@ -10,28 +10,48 @@ from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.options import LaunchOptions
 from benchmarks.gpu.tables import Target, show
-from benchmarks.multigpu.parts import FORMAT, NAMES, Work, rows_of, seconds
+from benchmarks.multigpu.parts import FORMAT, NAMES, rows_of, seconds
 
 KERNELS, LENGTH = 200, 1 << 24
 ONE = "one chain on one GPU"
+BOTH = "two chains on two GPUs"
 
 
 async def measure(rounds: int) -> None:
-    """Print the table."""
-    async with open_session(devices=NAMES) as session:
-        never = LaunchOptions(lowering="never")
-        works: dict[str, Work] = {}
+    """Print a table of runs node by node, and one of prepared ones."""
+    plans = {
+        title: chains(devices, FORMAT, KERNELS, LENGTH)
         for title, devices in (
             (ONE, NAMES[:1]),
             ("two chains on one GPU", (NAMES[0], NAMES[0])),
-            ("two chains on two GPUs", NAMES),
-        ):
-            plan = chains(devices, FORMAT, KERNELS, LENGTH)
-            works[title] = partial(session.run, plan, options=never)
-        taken = await seconds(works, rounds)
-    targets = {"two chains on two GPUs": (Target(ONE, 1.05),)}
-    rows = rows_of(taken, targets=targets)
-    show(f"chains of {KERNELS} kernels", rows, unit="ms", ratio_to=ONE)
+            (BOTH, NAMES),
+        )
+    }
+    async with open_session(devices=NAMES) as session:
+        never = LaunchOptions(lowering="never")
+        show_all(
+            "node by node",
+            await seconds(
+                {
+                    title: partial(session.run, plan, options=never)
+                    for title, plan in plans.items()
+                },
+                rounds,
+            ),
+        )
+        always = LaunchOptions(lowering="always")
+        prepared = {
+            title: await session.prepare(plan, options=always)
+            for title, plan in plans.items()
+        }
+        works = {title: made.run for title, made in prepared.items()}
+        show_all("prepared", await seconds(works, rounds))
+
+
+def show_all(how: str, taken: Mapping[str, Sequence[float]]) -> None:
+    """Print a table."""
+    rows = rows_of(taken, targets={BOTH: (Target(ONE, 1.05),)})
+    show(f"chains of {KERNELS} kernels, {how}", rows, unit="ms", ratio_to=ONE)
 
 
 def chains(

@@ -122,6 +122,9 @@ class FakePlace(WorkerPlace):
         opened: how many were opened in all.
         jobs: what they were asked to measure, in order.
         cancelled: how often that was cancelled.
+        holds: what its jobs wait for, if anything.
+        opening: what opening waits for, if anything.
+        fails_to_close: what closing raises, if anything.
     """
 
     def __init__(
@@ -135,10 +138,14 @@ class FakePlace(WorkerPlace):
         self.jobs: list[tuple[str, ...]] = []
         self.taken: list[FleetWork] = []
         self.holds: anyio.Event | None = None
+        self.opening: anyio.Event | None = None
+        self.fails_to_close: Exception | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[FleetWorker]:
         await anyio.lowlevel.checkpoint()
+        if self.opening is not None:
+            await self.opening.wait()
         error = self.fails_to_open.pop(0) if self.fails_to_open else None
         if error is not None:
             raise error
@@ -148,6 +155,8 @@ class FakePlace(WorkerPlace):
             yield _FakeWorker(self)
         finally:
             self.open_count -= 1
+            if self.fails_to_close is not None:
+                raise self.fails_to_close
 
 
 class _FakeWorker(FleetWorker):

@@ -228,6 +228,42 @@ async def test_worker_that_cannot_be_opened_is_an_error_and_the_others_are_ended
             pytest.fail("it is not open")
 
 
+async def test_cancelling_while_workers_open_ends_those_that_are_open() -> None:
+    slow, quick = FakePlace("slow", measures), FakePlace("quick", measures)
+    slow.opening = anyio.Event()
+
+    async def serve() -> None:
+        async with open_fleet([slow, quick]):
+            pytest.fail("it is not open")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(serve)
+        while not quick.open_count:
+            await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    assert (slow.opened, quick.open_count) == (0, 0)
+
+
+async def test_what_goes_wrong_on_the_way_out_is_raised_beside_the_blocks_own() -> None:
+    place = FakePlace("one", measures)
+    place.fails_to_close = RuntimeUnavailable("the driver is gone")
+    with pytest.raises(RuntimeUnavailable, match="is gone"):
+        async with open_fleet(place) as fleet:
+            await fleet.measure(work_of("a", "b"))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_fleet(place):
+            raise KeyError("mine")
+    assert [type(one) for one in caught.value.exceptions] == [
+        KeyError,
+        RuntimeUnavailable,
+    ]
+    lost = FakePlace("lost", lambda *_: None)
+    lost.fails_to_close = RuntimeUnavailable("nor that")
+    async with open_fleet([lost, FakePlace("two", measures)], restarts=0) as fleet:
+        outcome = await fleet.measure(work_of("a", "b", "c"))
+    assert outcome.lost[0][1].endswith("it was killed; leaving it: nor that")
+
+
 async def test_what_no_worker_can_run_is_refused_before_anything() -> None:
     place = FakePlace("one", measures)
     async with open_fleet(place) as fleet:

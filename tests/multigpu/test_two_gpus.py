@@ -19,6 +19,7 @@ from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import InvalidArtifact, InvalidEvent, LaunchArgumentMismatch
 from accy_async.fleet import FleetBuffer, FleetCandidate, FleetWork, open_fleet
 from accy_async.graph.builder import LaunchGraphBuilder
+from accy_async.graph.nodes import BufferSlot
 from accy_async.graph.options import LaunchOptions
 from accy_async.session import MultiSession, open_session
 from tests.devices.test_properties import start
@@ -141,6 +142,31 @@ async def test_a_random_program_on_the_other_loop(session: MultiSession) -> None
     program = Program(99, 60, kernels(), devices=NAMES)
     expected = program.expected()
     await start(session, program, None)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(program.hosts[name], array, name)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_random_programs_in_parts(session: MultiSession, seed: int) -> None:
+    """Lowered to graphs of each GPU, they leave what their steps in order would."""
+    program = Program(
+        seed, 30, kernels(), has_hosts=False, has_loops=False, devices=NAMES
+    )
+    expected = program.expected()
+    bindings: dict[str, Any] = dict(program.hosts)
+    for slot in program.plan.slots:
+        if isinstance(slot, BufferSlot) and not slot.is_scratch:
+            bindings[slot.name] = session.allocate(
+                slot.shape, DType.U32, device=slot.device
+            )
+    if program.has_external:
+        event = session.on(0).backend.create_event()
+        session.on(0).backend.record_event(event)
+        bindings["start"] = event
+    options = LaunchOptions(runtime_scalars=tuple(program.scalars))
+    made = await session.prepare(program.plan, bindings, options)
+    assert made.is_lowered == (not program.has_external)
+    await made.run()
     for name, array in expected.items():
         np.testing.assert_array_equal(program.hosts[name], array, name)
 
