@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import attrs
 
+from accy_async.backends.cleanup import leaves
 from accy_async.errors import WorkerLost, WorkerRefused
 from accy_async.fleet.jobs import JobReply, JobRequest
 from accy_async.fleet.wire import from_wire, to_wire
@@ -126,7 +127,7 @@ class Crew:
                 reason = await self._feed(seat, worker)
         except Exception as error:  # noqa: BLE001 - told below, or when all is left
             if self.is_leaving:
-                self.errors.append(error)
+                self.errors.extend(leaves(error))
             elif seat.device is None:
                 seat.error = error
             elif not reason:
