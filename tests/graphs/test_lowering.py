@@ -528,7 +528,7 @@ class Scene:
         b.fill(y, 1, name="fill", signal="filled")
         b.copy(x, z, name="copy")
         b.kernel(ONE, [x], name="change", wait="filled")
-        with b.loop(count=200, carries=[(y, z)], name="loop"):
+        with b.loop(count=20, carries=[(y, z)], name="loop"):
             b.kernel(TWO, [y.read, z.write], name="step")
         b.copy_out(x, out, name="save")
         self.plan = b.build()

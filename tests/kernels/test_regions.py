@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from accy_async.compiler.form import Kernel, KernelBuilder, constant, select
 from accy_async.dtypes import DType
-from tests.compiler.harness import Array, Grid, compiled
+from tests.compiler.harness import Array, compiled
 from tests.kernels.places import (
     CPU,
     EVERYWHERE,
@@ -17,6 +19,7 @@ from tests.kernels.places import (
     VULKAN,
     Place,
     on,
+    with_dtypes,
 )
 
 U32, I32, I64 = DType.U32, DType.I32, DType.I64
@@ -57,38 +60,31 @@ def test_thread_variables_start_at_zero_and_live_across_regions(place: Place) ->
     np.testing.assert_array_equal(result, np.tile(3 * ids + 1000 * (ids < 5), 2))
 
 
-@on(*EVERYWHERE)
-@pytest.mark.parametrize(
-    ("dtype", "limit", "active"),
-    [
-        (DType.I8, -128, 0),
-        (DType.I8, 127, 60),
-        (DType.U8, 7, 7),
-        (I32, 0, 0),
-        (I32, -1, 0),
-        (I32, 59, 59),
-        (U32, 2**32 - 1, 60),
-        (I64, -(2**63), 0),
-        (I64, 2**63 - 1, 60),
-        (DType.U64, 2**64 - 1, 60),
-        (DType.U64, 31, 31),
-    ],
-)
-@pytest.mark.parametrize("threadgroup", [(60, 1, 1), (5, 4, 3)])
-def test_limit_counts_threads_by_linear_id(
-    place: Place,
-    dtype: DType,
-    limit: int,
-    active: int,
-    threadgroup: Grid,
-) -> None:
-    k = KernelBuilder("limited", threadgroup=threadgroup)
-    out, n = k.buffer("out", I32, "write_only"), k.scalar("n", dtype)
-    with k.region(limit=n):
-        out[k.thread] = 1
-    result = np.zeros(60, np.int32)
-    place.run_once(k.build(), [result], [limit])
-    np.testing.assert_array_equal(result, np.arange(60) < active)
+ACTIVE = {
+    DType.I8: {-128: 0, 127: 60},
+    DType.U8: {7: 7},
+    I32: {0: 0, -1: 0, 59: 59},
+    U32: {2**32 - 1: 60},
+    I64: {-(2**63): 0, 2**63 - 1: 60},
+    DType.U64: {2**64 - 1: 60, 31: 31},
+}
+"""How many of 60 threads are active at a limit."""
+
+
+@with_dtypes(ACTIVE, EVERYWHERE)
+def test_limit_counts_threads_by_linear_id(place: Place, dtype: DType) -> None:
+    kernels: list[Kernel] = []
+    for threadgroup in ((60, 1, 1), (5, 4, 3)):
+        k = KernelBuilder(f"limited{len(kernels)}", threadgroup=threadgroup)
+        out, n = k.buffer("out", I32, "write_only"), k.scalar("n", dtype)
+        with k.region(limit=n):
+            out[k.thread] = 1
+        kernels.append(k.build())
+    with place.compiled(*kernels) as runner:
+        for kernel, (limit, count) in itertools.product(kernels, ACTIVE[dtype].items()):
+            result = np.zeros(60, np.int32)
+            runner.run(kernel.name, [result], [limit])
+            np.testing.assert_array_equal(result, np.arange(60) < count)
 
 
 def ids_kernel() -> Kernel:
