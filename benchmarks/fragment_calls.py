@@ -27,6 +27,7 @@ from accy_async import Session, open_session
 from accy_async.backends.base import Backend
 from accy_async.compiler import tensor, trace_program
 from accy_async.compiler.preparation import FragmentCompilerOptions
+from accy_async.dtypes import DType
 from accy_async.errors import AccyError
 from accy_async.fragment import LoadedFragment
 from accy_async.graph import LaunchOptions
@@ -61,7 +62,11 @@ async def _ours(
 ) -> Sample:
     """Milliseconds of one invocation."""
     program = trace_program(case.make(tensor), *case.types)
-    options = FragmentCompilerOptions(math_tier=tier)
+    options = FragmentCompilerOptions(
+        math_tier=tier,
+        # PTX has no products of f16; CUDA C++ has.
+        artifact_format="cuda_cubin" if case.dtype is DType.F16 else None,
+    )
     fragment = await session.load_fragment(program, options=options)
     arrays = case.arguments()
     if not uses_events:

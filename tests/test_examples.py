@@ -75,6 +75,22 @@ def test_example_runs(name: str) -> None:
         assert words in result.stdout
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in SAYS if name.startswith("fragment")])
+def test_fragment_examples_say_the_same_on_a_gpu(name: str) -> None:
+    """The same source, results within the same bounds."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), "cuda"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    for words in SAYS[name]:
+        assert words in result.stdout
+
+
 @pytest.mark.parametrize("name", SAYS)
 def test_example_is_short_and_says_what_it_is(name: str) -> None:
     """Under 100 lines of code, with a docstring."""

@@ -26,12 +26,18 @@ from accy_async.compiler.kernelization.schedules import (
 from accy_async.compiler.preparation import (
     PreparedJob,
     TargetProfile,
+    compile_plan,
     row_pipeline_problem,
     scan_problem,
 )
 from accy_async.compiler.semantic import Scan, TensorType
 from accy_async.dtypes import DType, ScalarArgument
-from accy_async.errors import CapabilityMismatch, InvalidArtifact, PassFailed
+from accy_async.errors import (
+    BackendUnavailable,
+    CapabilityMismatch,
+    InvalidArtifact,
+    PassFailed,
+)
 from accy_async.tuning.records import (
     ScheduleFamily,
     ScheduleTuningKey,
@@ -350,6 +356,23 @@ def test_products_of_f16_are_refused_on_cuda_only(
             prepared(f"{dtype}[8,8]", product, profile)
     else:
         assert prepared(f"{dtype}[8,8]", product, profile).kernel_count == 1
+
+
+def test_a_product_of_f16_is_taken_on_cuda_through_cuda_cpp() -> None:
+    """NVRTC needs no device: the whole way but for the launch."""
+    identity = attrs.evolve(CUDA.capabilities.identity, architecture="sm_90")
+    cubins = frozenset({ArtifactFormat.CUDA_CUBIN})
+    profile = TargetProfile.of(
+        attrs.evolve(CUDA.capabilities, identity=identity, formats=cubins)
+    )
+    job = prepared("f16[8,8]", lambda f, x: f.matmul(x, x), profile)
+    try:
+        plan = compile_plan(job, cache=False)
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+    (kernel,) = plan.kernels
+    assert kernel.artifact.format is ArtifactFormat.CUDA_CUBIN
+    assert bytes(kernel.artifact.payload)[:4] == b"\x7fELF"
 
 
 def test_a_product_of_f16_in_f32_is_taken_on_cuda() -> None:
