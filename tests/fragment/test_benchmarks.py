@@ -71,7 +71,7 @@ def test_a_section_that_hangs_or_fails_loses_no_others(
         assert not check
         return subprocess.CompletedProcess(command, 1)
 
-    monkeypatch.setattr(fragments.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     fragments.main()
     assert [command[-3] for command in asked] == list(fragment_calls.SECTIONS)
     assert asked[0][:2] == [sys.executable, "-m"]

@@ -372,7 +372,9 @@ def test_a_product_of_f16_is_taken_on_cuda_through_cuda_cpp() -> None:
         pytest.skip(str(error))
     (kernel,) = plan.kernels
     assert kernel.artifact.format is ArtifactFormat.CUDA_CUBIN
-    assert bytes(kernel.artifact.payload)[:4] == b"\x7fELF"
+    payload = kernel.artifact.payload
+    assert isinstance(payload, bytes)
+    assert payload[:4] == b"\x7fELF"
 
 
 def test_a_product_of_f16_in_f32_is_taken_on_cuda() -> None:
