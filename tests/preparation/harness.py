@@ -138,11 +138,13 @@ def runs_like_the_reference(
     arguments: Sequence[Array] | None = None,
     tolerance: float = 1e-5,
     kernels: Any = None,
+    profile: TargetProfile = CPU,
     **options: Any,
 ) -> ArtifactPlan:
     """The module's plan for this CPU, which gave what the reference gives."""
     given = arguments_of(module) if arguments is None else arguments
-    job = prepare(module, CPU, FragmentCompilerOptions(**options))
+    settled = FragmentCompilerOptions(math_tier=profile.math_tier, **options)
+    job = prepare(module, profile, settled)
     check_soundness(job)
     plan = compile_plan(job, cache=False)
     actual, expected = run_plan(plan, given), evaluate(module, given, kernels=kernels)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
 from accy_async.artifact.planned import ArtifactPlan, SlotRole
-from accy_async.compiler.preparation import PreparedJob, compile_plan, prepare
+from accy_async.compiler.preparation import (
+    MathTier,
+    PreparedJob,
+    compile_plan,
+    prepare,
+)
 from accy_async.compiler.semantic import Builder, FunctionBuilder, Module, Value
 from tests.preparation.harness import (
     CPU,
@@ -58,6 +64,34 @@ def joined(f: FunctionBuilder, a: Value, b: Value) -> Value:
     return f.concatenate([a, b], 0) if small else f.abs(a)
 
 
+def products(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    """Of its rows with each other, small enough not to grow."""
+    if a.rank != 2:
+        return f.neg(a)
+    small = f.tanh(a)
+    return f.matmul(small, f.transpose(small, [1, 0]))
+
+
+def ends(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    """The last and the first along the first axis."""
+    if not a.rank:
+        return a
+    return f.gather(a, f.constant(np.array([a.shape[0] - 1, 0], np.int32)), 0)
+
+
+def so_far(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    return f.scan(a, "sum", a.rank - 1, exclusive=True) if a.rank else a
+
+
+def put(f: FunctionBuilder, a: Value, b: Value) -> Value:
+    """Its first element along the first axis added to the last, and one dropped."""
+    if not a.rank:
+        return a
+    first = f.gather(a, f.constant(np.array([0, 0], np.int32)), 0)
+    where = f.constant(np.array([a.shape[0] - 1, a.shape[0]], np.int32))
+    return f.scatter_add(a, where, first, 0)
+
+
 STEPS: tuple[Callable[[FunctionBuilder, Value, Value], Value], ...] = (
     lambda f, a, b: f.add(a, b),
     lambda f, a, b: f.mul(f.tanh(a), b),
@@ -73,6 +107,10 @@ STEPS: tuple[Callable[[FunctionBuilder, Value, Value], Value], ...] = (
     centred,
     repeated,
     joined,
+    products,
+    ends,
+    so_far,
+    put,
 )
 
 
@@ -105,11 +143,16 @@ def test_every_plan_is_sound(module: Module, profile: Any) -> None:
     check_soundness(prepare(module, profile))
 
 
-@given(programs(), st.integers(0, 2**31))
+@given(programs(), st.integers(0, 2**31), st.sampled_from(MathTier))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_plan_gives_what_the_reference_gives(module: Module, seed: int) -> None:
+def test_every_plan_gives_what_the_reference_gives(
+    module: Module, seed: int, tier: MathTier
+) -> None:
     runs_like_the_reference(
-        module, arguments=arguments_of(module, seed), tolerance=1e-4
+        module,
+        arguments=arguments_of(module, seed),
+        tolerance=1e-4,
+        profile=attrs.evolve(CPU, math_tier=tier),
     )
 
 
