@@ -65,6 +65,9 @@ __all__ = [
 _PACKED_KEPT = 4
 """Launches of one node that are kept for buffers that it had before."""
 
+_PACKED_NODES = 64
+"""Nodes of a plan up to which any are: more would take much memory for little."""
+
 Action = Callable[[StreamHandle | None, "Guard | None"], int]
 """Submits one node to a stream; returns its position there."""
 
@@ -238,7 +241,8 @@ class PreparedGraph:
         """Renew a node; a launch that was packed for these buffers is used again."""
         node = self.plan.nodes[index]
         takes_scalars = any(isinstance(s, RuntimeScalar) for s in node.runtime_scalars)
-        if self.launches[index] is None or takes_scalars:
+        is_large = len(self.plan.nodes) > _PACKED_NODES
+        if is_large or self.launches[index] is None or takes_scalars:
             self._renew(index)
             return
         memories = self.initial_memories

@@ -80,6 +80,18 @@ async def call_with_device_arrays(backend: RecordingBackend) -> None:
         await session.download(arrays[-1])
 
 
+async def drop_results_in_a_loop(backend: RecordingBackend) -> None:
+    async with (
+        open_session(backend, grace=4.0) as session,
+        await session.load_fragment(ADD) as add,
+    ):
+        x = await session.upload(ONES)
+        y = await add(x, x)
+        for _ in range(3):  # from the second on in buffers that were dropped
+            y = await add(x, y)
+        await session.download(y)
+
+
 async def leave_it_to_the_session(backend: RecordingBackend) -> None:
     async with open_session(backend, grace=4.0) as session:
         fragment = await session.load_fragment(CHAIN)
@@ -108,6 +120,7 @@ each_operation = pytest.mark.parametrize(
         measure_candidates,
         call_with_host_arrays,
         call_with_device_arrays,
+        drop_results_in_a_loop,
         leave_it_to_the_session,
         compile_for_a_function,
     ],
