@@ -326,7 +326,17 @@ class GraphExecutive:
             if not self._governor.may_submit(job.progress, count):
                 job.progress.waits_for_room += 1
                 await self._governor.wait_for_room(job.progress, count)
-            replay(self._backend, prepared, job.lowered, job.progress, job.streams)
+            layout = None
+            if len(job.streams) > 1:
+                layout = await laid_out(job.plan, len(job.streams))
+            replay(
+                self._backend,
+                prepared,
+                job.lowered,
+                job.progress,
+                job.streams,
+                layout,
+            )
             return job.lowered.memories
         if job.parted is not None:
             parts = PartsRunner(
@@ -335,6 +345,7 @@ class GraphExecutive:
                 job.parted,
                 job.progress,
                 job.streams,
+                await laid_out(job.plan, len(job.streams)),
                 job.take_event(self._new_event),
                 self._governor,
             )

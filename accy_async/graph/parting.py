@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import EventHandle, StreamHandle
     from accy_async.graph.bindings import Memory
     from accy_async.graph.governor import Governor
+    from accy_async.graph.layout import BlockLayout
     from accy_async.graph.lowering.parted import LoweredParts
     from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.progress import RunProgress
@@ -41,7 +42,13 @@ def streams_of(parted: LoweredParts) -> int:
 
 
 class PartsRunner(Runner):
-    """Runs one prepared plan, part by part; see `Runner`."""
+    """Runs one prepared plan, part by part; see `Runner`.
+
+    Args:
+        backend, prepared, progress, streams, take_event, governor: as for `Runner`.
+        parted: the plan's device graphs.
+        layout: the plan's own, for as many streams.
+    """
 
     def __init__(
         self,
@@ -50,6 +57,7 @@ class PartsRunner(Runner):
         parted: LoweredParts,
         progress: RunProgress,
         streams: list[StreamHandle],
+        layout: BlockLayout,
         take_event: Callable[[StreamHandle], EventHandle],
         governor: Governor,
     ) -> None:
@@ -57,6 +65,7 @@ class PartsRunner(Runner):
             backend, prepared, progress, streams, take_event, governor, None
         )
         self._parted = parted
+        self._layout = layout
         self._parting = parted.parting
         self._block = prepared.plan.order.top
         self._streams = streams
@@ -132,7 +141,13 @@ class PartsRunner(Runner):
         sides = self._streams[self._lanes :]
         if sides:
             tell_of_watched(
-                backend, self._prepared, graph, progress, sides, self._lanes
+                backend,
+                self._prepared,
+                graph,
+                progress,
+                sides,
+                self._lanes,
+                self._layout,
             )
         if self._has_successors_elsewhere(number):
             event = self._behind[number] = self._take_event(stream)

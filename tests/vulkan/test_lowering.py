@@ -25,6 +25,7 @@ from accy_async.compiler.form import KernelBuilder
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import AccyError, DeviceError, DeviceLost
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
+from accy_async.graph.lowering.parts import part_plan
 from accy_async.graph.outcome import NodeState
 from accy_async.graph.run import Run
 from accy_async.session import Session, open_session
@@ -95,6 +96,63 @@ def test_results_are_the_models(loop: str, seed: int) -> None:
                     np.testing.assert_array_equal(program.hosts[name], array, name)
 
     on_vulkan(work, loop)
+
+
+@LOOPS
+def test_results_are_the_models_around_calls(loop: str) -> None:
+    """Random graphs with calls on the host, as several graphs where they can be."""
+    programs = [
+        Program(seed, 10 + 3 * seed, kernels(), has_loops=seed % 2 == 0)
+        for seed in range(10)
+    ]
+
+    async def work(session: Session, backend: VulkanBackend) -> None:
+        lowered = 0
+        for program in programs:
+            found = part_plan(program.plan, program.scalars, has_loops=False)
+            if isinstance(found, tuple) or not found.calls:
+                continue
+            for _ in range(2):
+                expected = program.expected()
+                assert (await begin(session, program)).is_lowered
+                lowered += 1
+                for name, array in expected.items():
+                    np.testing.assert_array_equal(program.hosts[name], array, name)
+        assert lowered >= 4
+
+    on_vulkan(work, loop)
+
+
+def test_calls_see_what_was_copied_before_and_change_what_comes() -> None:
+    """Beside a node of the same part that they do not depend on."""
+    b = LaunchGraphBuilder()
+    x, one, aside = (b.scratch(name, U32, 1) for name in ("x", "one", "aside"))
+    seen, given = b.host("seen", U32, 1), b.host("given", U32, 1)
+    scalars = (ONE, ScalarArgument.u32(3))
+    arrays = {name: np.zeros(1, np.uint32) for name in ("seen", "given")}
+
+    def call() -> None:
+        arrays["given"][0] = arrays["seen"][0] + 5
+
+    for slot, value in ((x, 2), (one, 1), (aside, 1)):
+        b.fill(slot, value)
+    b.kernel(kernels().axpy, [x.write, x.read, one.read], scalars)
+    b.copy_out(x, seen)
+    b.kernel(kernels().axpy, [aside.write, aside.read, one.read], scalars)
+    b.host_call(call, reads=[seen], writes=[given], name="call")
+    b.copy_in(given, x)
+    b.kernel(kernels().axpy, [x.write, x.read, one.read], scalars)
+    b.copy_out(x, seen)
+    plan = b.build()
+
+    async def work(session: Session, backend: VulkanBackend) -> None:
+        for _ in range(3):
+            statistics = await session.run(plan, arrays, ALWAYS)
+            assert statistics.is_lowered
+            assert statistics.submissions == 2
+            assert (arrays["given"][0], arrays["seen"][0]) == (12, 37)
+
+    on_vulkan(work)
 
 
 def model(count: int) -> int:

@@ -15,6 +15,7 @@ from accy_async.graph.order import LOOP
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import StreamHandle
+    from accy_async.graph.layout import BlockLayout
     from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.progress import RunProgress
@@ -64,8 +65,17 @@ def replay(
     lowered: LoweredGraph,
     progress: RunProgress,
     streams: Sequence[StreamHandle],
+    layout: BlockLayout | None,
 ) -> None:
     """Submit a run: to the first stream, and to the others who waits for what.
+
+    Args:
+        backend: the device.
+        prepared: the plan.
+        lowered: it as a device graph.
+        progress: what has become of its nodes.
+        streams: of the run.
+        layout: the plan's, for as many streams; None where there is but one.
 
     Raises:
         AccyError: the device refused, or something that it uses is not alive.
@@ -75,8 +85,8 @@ def replay(
         backend.stream_wait_event(first, prepared.events[name])
     position = lowered.launch(first, progress.guard)
     progress.submitted_whole(0, position)
-    if others:
-        tell_of_watched(backend, prepared, lowered, progress, others, 1)
+    if others and layout is not None:
+        tell_of_watched(backend, prepared, lowered, progress, others, 1, layout)
     for name in lowered.outline.signals:
         progress.reached(0, backend.record_event(prepared.events[name], first))
 
@@ -88,10 +98,13 @@ def tell_of_watched(
     progress: RunProgress,
     others: Sequence[StreamHandle],
     first: int,
+    layout: BlockLayout,
 ) -> None:
-    """Have the other streams, whose lanes begin at ``first``, tell of watched items."""
+    """Have the other streams, whose lanes begin at ``first``, tell of watched items.
+
+    What the layout has on one stream is told of by one.
+    """
     top, node_count = prepared.plan.order.top, len(prepared.plan.nodes)
-    layout = prepared.plan.layout(1 + len(others))
     for item in lowered.watched:
         number = max(0, layout.stream[item]) % len(others)
         lane, stream = first + number, others[number]
