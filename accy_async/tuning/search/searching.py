@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import anyio
 import attrs
 
 from accy_async.backends.cleanup import Cleanup
@@ -24,15 +23,14 @@ from accy_async.tuning.measuring import (
     Candidate,
     CandidateStatus,
     KeptRounds,
-    MeasureOptions,
     MeasureOutcome,
-    TimeSource,
     open_measurement,
 )
 from accy_async.tuning.pacing import BudgetSpent, SampleTooLong
 from accy_async.tuning.race import RaceRules, Standing
 from accy_async.tuning.search.explorer import Explorer, Heat
 from accy_async.tuning.search.jobs import Job, Workers
+from accy_async.tuning.search.ledger import Ledger
 from accy_async.tuning.search.options import (
     SearchOptions,
     SearchOutcome,
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = ["Searching"]
 
 _HEATS_AHEAD = 2
-_LEAST_LIMIT_S = 0.001
 _MOST_KEPT = 64
 """Schedules whose code is kept at hand, beside those that are queued."""
 
@@ -88,11 +85,7 @@ class Searching:
         self._user_pace = pace
         self._launches = 0 if kept is None else kept.launches
         has_clock = backend.capabilities.timing_resolution_ns > 0.0
-        self._source = TimeSource.DEVICE if has_clock else TimeSource.HOST
-        self._spent_ns = 0.0
-        self._waited_s = 0.0
-        self._turn_began: float | None = None
-        self._measuring: Measuring | None = None
+        self._ledger = Ledger(options, has_clock=has_clock)
         self._is_exploring = True
         self._is_over = False
         self._final: MeasureOutcome | None = None
@@ -115,12 +108,8 @@ class Searching:
         """
         if self._is_over:
             raise StopAsyncIteration
-        self._turn_began = anyio.current_time()
-        try:
+        with self._ledger.turn():
             trials = await self._turn()
-        finally:
-            self._waited_s = self._waiting_s()
-            self._turn_began = None
         return self._progress(trials)
 
     @property
@@ -131,10 +120,7 @@ class Searching:
     @property
     def spent_s(self) -> float:
         """Seconds of the budget that are spent."""
-        if self._source is TimeSource.HOST:
-            return self._waiting_s()
-        running = 0.0 if self._measuring is None else self._measuring.spent_ns
-        return (self._spent_ns + running) * 1e-9
+        return self._ledger.spent_s
 
     @property
     def kept(self) -> KeptSearch:
@@ -163,7 +149,7 @@ class Searching:
             trials=(*self._explorer.ranked(), *rejected),
             is_exhausted=self._explorer.is_exhausted,
             spent_s=self.spent_s,
-            source=self._source,
+            source=self._ledger.source,
             kept=self.kept,
             is_storable=not why_not,
             why_not=why_not,
@@ -180,10 +166,11 @@ class Searching:
     # Turns
 
     async def _turn(self) -> tuple[Trial, ...]:
+        share = self._ledger.explore_share
         while self._is_exploring:
             await self._think()
             heat = self._explorer.next_heat()
-            if heat is None or self._is_spent(self._explore_share):
+            if heat is None or self._ledger.is_spent(share):
                 self._is_exploring = False
                 break
             for queued in self._explorer.queued:
@@ -231,11 +218,12 @@ class Searching:
             min_rounds=heat.rounds,
             max_rounds=heat.rounds,
             repeats=0,
-            resamples=100,
+            fixed=True,
             seed=self._options.measure.rules.seed,
         )
+        share = self._ledger.explore_share
         options = attrs.evolve(
-            self._measure_options(self._explore_share), rules=rules, warmup=1
+            self._ledger.limited(self._options.measure, share), rules=rules, warmup=1
         )
         try:
             async with open_measurement(
@@ -243,20 +231,18 @@ class Searching:
                 [base, *candidates.values()],
                 options,
                 kept=self._kept_launches(),
-                pace=lambda last_ns: self._pace(last_ns, self._explore_share),
+                pace=lambda last_ns: self._pace(last_ns, share),
             ) as measuring:
-                self._measuring = measuring
                 try:
-                    async for _ in measuring:
-                        self._check_baseline(measuring)
+                    with self._ledger.measurement(measuring):
+                        async for _ in measuring:
+                            self._check_baseline(measuring)
                 except BudgetSpent:
                     self._is_exploring = False
                 except SampleTooLong as error:
                     one = self._reject_last(measuring, schedules, error)
                     changed[one.schedule] = one
                 finally:
-                    self._measuring = None
-                    self._settle(measuring)
                     self._collect(measuring, schedules, changed)
         except TuningStopped as error:
             if error.candidate in schedules:
@@ -289,22 +275,20 @@ class Searching:
         async with open_measurement(
             self._backend,
             candidates,
-            self._measure_options(1.0),
+            self._ledger.limited(self._options.measure, 1.0),
             kept=self._final_kept or self._kept_launches(),
             pace=lambda last_ns: self._pace(last_ns, 1.0),
         ) as measuring:
-            self._measuring = measuring
             try:
-                async for _ in measuring:
-                    self._check_baseline(measuring)
+                with self._ledger.measurement(measuring):
+                    async for _ in measuring:
+                        self._check_baseline(measuring)
             except BudgetSpent:
                 was_spent = True
             except SampleTooLong as error:
                 self._reject_last(measuring, schedules, error)
                 was_too_long = True
             finally:
-                self._measuring = None
-                self._settle(measuring)
                 self._final_kept = measuring.kept
             outcome = measuring.outcome()
         if was_too_long:  # the others again, from what is known of them
@@ -355,6 +339,8 @@ class Searching:
         changed: dict[Schedule, Trial],
     ) -> None:
         base = str(self._baseline)
+        if measuring.kept.rounds:
+            self._launches = measuring.kept.launches
         for name, (status, reason) in measuring.rejected.items():
             if name in schedules:
                 schedule = schedules[name]
@@ -375,49 +361,17 @@ class Searching:
         known = self._explorer.history.get(schedule)
         return known is not None and known.is_rejected
 
-    def _settle(self, measuring: Measuring) -> None:
-        self._spent_ns += measuring.spent_ns
-        kept = measuring.kept
-        if kept.rounds:
-            self._launches, self._source = kept.launches, kept.source
-
     def _kept_launches(self) -> KeptRounds | None:
         """As many launches to a sample as before: they need not be chosen again."""
         if not self._launches:
             return None
-        return KeptRounds(launches=self._launches, source=self._source)
+        return KeptRounds(launches=self._launches, source=self._ledger.source)
 
     async def _pace(self, last_ns: float, share: float) -> None:
-        if self._is_spent(share, last_ns * 1e-9):
+        if self._ledger.is_spent(share, last_ns * 1e-9):
             raise BudgetSpent("no room for another sample")
         if self._user_pace is not None:
             await self._user_pace(last_ns)
-
-    @property
-    def _explore_share(self) -> float:
-        return 1.0 - self._options.final_share
-
-    def _waiting_s(self) -> float:
-        if self._turn_began is None:
-            return self._waited_s
-        return self._waited_s + (anyio.current_time() - self._turn_began)
-
-    def _left_s(self, share: float) -> float:
-        options = self._options
-        left = share * options.budget_s - self.spent_s
-        if options.wall_s is not None:
-            left = min(left, share * options.wall_s - self._waiting_s())
-        return left
-
-    def _is_spent(self, share: float, next_s: float = 0.0) -> bool:
-        """Whether there is no room for a sample like the last one."""
-        return self._left_s(share) <= next_s
-
-    def _measure_options(self, share: float) -> MeasureOptions:
-        """No sample may take longer than the budget lasts."""
-        options = self._options.measure
-        left = max(_LEAST_LIMIT_S, self._left_s(share))
-        return attrs.evolve(options, time_limit_s=min(options.time_limit_s, left))
 
     def _progress(self, trials: tuple[Trial, ...]) -> SearchProgress:
         known = self._explorer.trials
