@@ -16,7 +16,7 @@ NAMES = (
         "ticker",
     ),
     *("graph_cost", "graph_liveness", "graph_overlap", "graph_fairness"),
-    *("tuning_truth", "tuning_beside", "search_landscapes"),
+    *("tuning_truth", "tuning_beside", "search_landscapes", "search_speedup"),
 )
 
 HELP = f"""\

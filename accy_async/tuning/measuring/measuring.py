@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from accy_async.backends.launch import PreparedLaunch
+
 
 __all__ = ["Measuring"]
 
@@ -63,11 +65,7 @@ class Measuring(MeasuringCore):
         if self.is_over:
             raise StopAsyncIteration
         if self._to_check:
-            begun = time.perf_counter_ns()
-            try:
-                await self._check(self._to_check[0])
-            finally:
-                self._spent_ns += time.perf_counter_ns() - begun
+            await self._check(self._to_check[0])
             self._to_check.pop(0)
             if not self._to_check:
                 self._line_up()
@@ -105,8 +103,8 @@ class Measuring(MeasuringCore):
         """What it has taken of the device so far, in nanoseconds.
 
         Samples by the clock that they were measured with, warming up included, and
-        what checks took by the host's. Copies that restore operands, and what flushes
-        caches, are not in it.
+        the launches of checks, with the copies of their results, by the host's. Copies
+        that restore operands, and what flushes caches, are not in it.
         """
         return self._spent_ns
 
@@ -156,11 +154,7 @@ class Measuring(MeasuringCore):
             if self._pace is not None:
                 await self._pace(0.0)
             entry.prepared = self._prepare(entry)
-            stream = self._sampler.stream
-            self._workspace.prepare_check(stream)
-            self._backend.submit_launch(entry.prepared, stream)
-            results = self._workspace.read_results(stream)
-            await self._sampler.settle()
+            results = await self._run_once(entry.prepared)
             wrong = await self._compare(results)
             if wrong:
                 self._reject(index, CandidateStatus.WRONG_RESULT, wrong)
@@ -170,6 +164,19 @@ class Measuring(MeasuringCore):
                 self._baseline, self._expected = index, results
         if blame.is_hung:
             self._give_up_where_held()
+
+    async def _run_once(self, prepared: PreparedLaunch) -> dict[int, NDArray[np.uint8]]:
+        """What a candidate leaves in poisoned buffers."""
+        stream = self._sampler.stream
+        begun = time.perf_counter_ns()
+        try:
+            self._workspace.prepare_check(stream)
+            self._backend.submit_launch(prepared, stream)
+            results = self._workspace.read_results(stream)
+            await self._sampler.settle()
+        finally:
+            self._spent_ns += time.perf_counter_ns() - begun
+        return results
 
     async def _compare(self, results: dict[int, NDArray[np.uint8]]) -> str:
         size = sum(array.nbytes for array in results.values())

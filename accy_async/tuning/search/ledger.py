@@ -21,6 +21,9 @@ _LEAST_LIMIT_S = 1.0
 """How long a sample is waited for at least, whatever is left of the budget: on a busy
 host the wait takes longer than the device does."""
 
+_MOST_RESERVED = 0.6
+"""Of the budget, for the final race, whatever that takes."""
+
 
 class Ledger:
     """Adds up measurements and turns, and tells what is left.
@@ -30,12 +33,14 @@ class Ledger:
         has_clock: whether the device has a clock of its own.
 
     Attributes:
+        reserve_s: what the final race takes at least, as far as is known.
         source: whose clock measurements are read from; where it is the host's, what
             is spent is the time of the turns.
     """
 
     def __init__(self, options: SearchOptions, *, has_clock: bool) -> None:
         self.source = TimeSource.DEVICE if has_clock else TimeSource.HOST
+        self.reserve_s = 0.0
         self._options = options
         self._spent_ns = 0.0
         self._waited_s = 0.0
@@ -44,8 +49,14 @@ class Ledger:
 
     @property
     def explore_share(self) -> float:
-        """The part of the budget that is for finding finalists."""
-        return 1.0 - self._options.final_share
+        """The part of the budget that is for finding finalists.
+
+        The rest is for the final race: what the options say, or what it takes, where
+        that is more, but not nearly all.
+        """
+        options = self._options
+        needed = min(_MOST_RESERVED, self.reserve_s / options.budget_s)
+        return 1.0 - max(options.final_share, needed)
 
     @property
     def spent_s(self) -> float:
@@ -76,6 +87,11 @@ class Ledger:
             self._spent_ns += measuring.spent_ns
             if measuring.kept.rounds:
                 self.source = measuring.kept.source
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return self._left_s(1.0)
 
     def is_spent(self, share: float, next_s: float = 0.0) -> bool:
         """Whether that part of the budget has no room for ``next_s`` more."""

@@ -60,8 +60,10 @@ class SearchOptions:
             Else seconds of waiting for it.
         wall_s: seconds of waiting for it at most, compilers and all; None for as many
             as it takes.
-        final_share: the part of both that is kept for the final race.
-        finalists: schedules in the final race, beside the baseline.
+        final_share: the part of both that is kept for the final race; more where that
+            takes more, as far as 0.6.
+        finalists: schedules in the final race, beside the baseline; fewer where the
+            budget has no room for so many.
         heat: schedules that are measured together, beside the baseline.
         workers: threads that compile ahead while others are measured; 0 to compile
             only while nothing is measured, for a device that is the processor itself.

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
+import numpy as np
 
 from accy_async.backends.cleanup import Cleanup
 from accy_async.errors import TuningStopped, UnsupportedOperation
@@ -40,6 +41,7 @@ from accy_async.tuning.search.space import Schedule, SearchSpace
 from accy_async.tuning.search.strategies import Strategy
 from accy_async.tuning.search.trial import KeptSearch, Trial
 from accy_async.tuning.search.workshop import Build, BuildFailed, Workshop
+from accy_async.tuning.statistics import median
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -86,6 +88,7 @@ class Searching:
         self._launches = 0 if kept is None else kept.launches
         has_clock = backend.capabilities.timing_resolution_ns > 0.0
         self._ledger = Ledger(options, has_clock=has_clock)
+        self._baseline_s = 0.0
         self._is_exploring = True
         self._is_over = False
         self._final: MeasureOutcome | None = None
@@ -134,7 +137,14 @@ class Searching:
     def outcome(self) -> SearchOutcome:
         """What is known now; final when `is_over`."""
         final = self._final
-        why_not = "not searched to the end" if final is None else final.why_not
+        if final is not None:
+            why_not = final.why_not
+        elif not self._is_over:
+            why_not = "not searched to the end"
+        elif self._explorer.is_exhausted:
+            why_not = "no other schedule works"
+        else:
+            why_not = "the budget was spent"
         winner, standing = self._baseline, Standing.UNDECIDED
         if final is not None:
             standing = final.standing
@@ -166,11 +176,10 @@ class Searching:
     # Turns
 
     async def _turn(self) -> tuple[Trial, ...]:
-        share = self._ledger.explore_share
         while self._is_exploring:
             await self._think()
             heat = self._explorer.next_heat()
-            if heat is None or self._ledger.is_spent(share):
+            if heat is None or self._ledger.is_spent(self._ledger.explore_share):
                 self._is_exploring = False
                 break
             for queued in self._explorer.queued:
@@ -179,7 +188,7 @@ class Searching:
             trials = await self._run_heat(heat)
             if trials:
                 return trials
-        finalists = self._explorer.finalists(self._options.finalists)
+        finalists = self._finalists()
         if finalists:
             await self._run_final(finalists)
         self._is_over = True
@@ -258,6 +267,7 @@ class Searching:
             }
         )
         self._workshop.trim()
+        self._ledger.reserve_s = self._final_s(self._explorer.finalists(1))
         return tuple(changed.values())
 
     async def _run_final(self, finalists: Sequence[Schedule]) -> None:
@@ -303,6 +313,22 @@ class Searching:
 
     # Within
 
+    def _finalists(self) -> tuple[Schedule, ...]:
+        """The best, as many as the budget has room for; one at least."""
+        for count in range(self._options.finalists, 1, -1):
+            chosen = self._explorer.finalists(count)
+            if self._final_s(chosen) <= self._ledger.left_s:
+                return chosen
+        return self._explorer.finalists(1)
+
+    def _final_s(self, finalists: Sequence[Schedule]) -> float:
+        """What a race of these takes at least, in seconds, as far as is known."""
+        options = self._options.measure
+        rounds = 1 + options.warmup + options.rules.min_rounds
+        history = self._explorer.history
+        ratios = [math.exp(history[one].estimate) for one in finalists]
+        return rounds * self._baseline_s * (1.0 + sum(ratios))
+
     async def _baseline_candidate(self) -> Candidate:
         try:
             return await self._workshop.candidate(self._baseline)
@@ -339,8 +365,10 @@ class Searching:
         changed: dict[Schedule, Trial],
     ) -> None:
         base = str(self._baseline)
-        if measuring.kept.rounds:
+        taken = [row[base] for row in measuring.kept.rounds if base in row]
+        if taken:
             self._launches = measuring.kept.launches
+            self._baseline_s = median(np.array(taken)) * self._launches * 1e-9
         for name, (status, reason) in measuring.rejected.items():
             if name in schedules:
                 schedule = schedules[name]
