@@ -154,8 +154,8 @@ async def test_the_budget_of_device_time_is_kept() -> None:
         options=options,
     )
     taken = sum(valley(launch.threadgroup[0] // 32 - 1) for launch in device.launches)
-    # Beside what is checked, for which this device takes no time of the host's.
-    assert taken * 1e-9 <= 0.01 + 20 * 0.00015
+    assert taken * 1e-9 <= 0.01 + 0.0002  # and a sample that came out longer
+    assert outcome.spent_s == pytest.approx(taken * 1e-9, rel=0.01)
     assert sum(one.is_measured for one in outcome.trials) < 12
     assert outcome.standing is Standing.FASTER  # as fewer finalists fit better
 

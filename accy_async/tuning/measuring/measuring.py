@@ -102,9 +102,9 @@ class Measuring(MeasuringCore):
     def spent_ns(self) -> float:
         """What it has taken of the device so far, in nanoseconds.
 
-        Samples by the clock that they were measured with, warming up included, and
-        the launches of checks, with the copies of their results, by the host's. Copies
-        that restore operands, and what flushes caches, are not in it.
+        Samples by the clock that they were measured with, warming up included, and the
+        launches of checks; what failed, as long as it was waited for. Copies and what
+        flushes caches are not in it.
         """
         return self._spent_ns
 
@@ -167,15 +167,24 @@ class Measuring(MeasuringCore):
 
     async def _run_once(self, prepared: PreparedLaunch) -> dict[int, NDArray[np.uint8]]:
         """What a candidate leaves in poisoned buffers."""
-        stream = self._sampler.stream
+        backend, stream, pair = self._backend, self._sampler.stream, self._sampler.pair
         begun = time.perf_counter_ns()
+        taken: float | None = None
         try:
             self._workspace.prepare_check(stream)
-            self._backend.submit_launch(prepared, stream)
+            if pair is not None:
+                backend.record_event(pair[0], stream)
+            backend.submit_launch(prepared, stream)
+            if pair is not None:
+                backend.record_event(pair[1], stream)
             results = self._workspace.read_results(stream)
             await self._sampler.settle()
+            if pair is not None:
+                taken = backend.elapsed_ns(*pair)
         finally:
-            self._spent_ns += time.perf_counter_ns() - begun
+            # What fails, or never ends, was waited for at least.
+            waited = float(time.perf_counter_ns() - begun)
+            self._spent_ns += waited if taken is None else taken
         return results
 
     async def _compare(self, results: dict[int, NDArray[np.uint8]]) -> str:

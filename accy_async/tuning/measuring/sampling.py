@@ -102,6 +102,11 @@ class Sampler:
         return tuple(reversed(self._opened))
 
     @property
+    def pair(self) -> tuple[EventHandle, EventHandle] | None:
+        """Two events to time something with; None where the device has no clock."""
+        return self._events(1)[0] if self.source is TimeSource.DEVICE else None
+
+    @property
     def has_pairs(self) -> bool:
         """Whether each launch of a sample stands alone."""
         return self._workspace.restores or self._is_cold

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 __all__ = ["Searching"]
 
 _HEATS_AHEAD = 2
+_ROUNDS_TO_DECIDE = 1.5
+"""Of the fewest that a race has."""
+
 _MOST_KEPT = 64
 """Schedules whose code is kept at hand, beside those that are queued."""
 
@@ -322,9 +325,12 @@ class Searching:
         return self._explorer.finalists(1)
 
     def _final_s(self, finalists: Sequence[Schedule]) -> float:
-        """What a race of these takes at least, in seconds, as far as is known."""
+        """What a race of these takes, in seconds, as far as is known.
+
+        If it is decided by its second look.
+        """
         options = self._options.measure
-        rounds = 1 + options.warmup + options.rules.min_rounds
+        rounds = 2 + options.warmup + _ROUNDS_TO_DECIDE * options.rules.min_rounds
         history = self._explorer.history
         ratios = [math.exp(history[one].estimate) for one in finalists]
         return rounds * self._baseline_s * (1.0 + sum(ratios))
