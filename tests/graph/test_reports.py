@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 
 from accy_async.dtypes import DType
+from accy_async.graph import LaunchGraphBuilder
+from accy_async.graph.lowering import lowering_report
 from accy_async.graph.nodes import (
     BufferSlot,
     LaunchGraphLoop,
@@ -130,6 +132,19 @@ slot y: written by step
 slot f: written by step
 """
     assert looped().explain() == expected
+
+
+def test_loops_that_not_every_device_decides_on_are_told() -> None:
+    b = LaunchGraphBuilder()
+    flag = b.scratch("flag", DType.U32, 1)
+    b.fill(flag, 1)
+    with b.loop(while_=flag, name="down"):
+        b.fill(flag, 0)
+    assert lowering_report(b.build(), 9) == [
+        "can be lowered: to one device graph of 2 nodes, 1 of them loops",
+        "  not on a device that knows no loops, such as Vulkan's:",
+        "    down: a value decides on its end, and this device knows no loops",
+    ]
 
 
 def test_reports_are_bounded() -> None:

@@ -206,6 +206,40 @@ def test_loops_that_a_value_ends_are_told_and_run_node_by_node() -> None:
     on_vulkan(work)
 
 
+@LOOPS
+def test_calls_on_the_host_between_graphs(loop: str) -> None:
+    """What lies between them is recorded; each waits for what it depends on."""
+    b = LaunchGraphBuilder()
+    x, out = b.scratch("x", U32, 1), b.host("out", U32, 1)
+    given = b.host("given", U32, 1)
+    one = b.scratch("one", U32, 1)
+    b.fill(one, 1)
+    b.copy_in(given, x, name="load")
+    seen: list[int] = []
+    for part in range(3):
+        for number in range(6):
+            name = f"add {part} {number}"
+            b.kernel(kernels().add, [x.read_write, x.read, one.read], (ONE,), name=name)
+        b.copy_out(x, out, name=f"save {part}")
+        b.host_call(
+            lambda: seen.append(int(values[1][0])),
+            name=f"tell {part}",
+            after=f"save {part}",
+        )
+        b.fill(one, part + 2, name=f"step {part}", after=f"tell {part}")
+    plan = b.build()
+    values = [np.array([5], np.uint32), np.zeros(1, np.uint32)]
+
+    async def work(session: Session, backend: VulkanBackend) -> None:
+        bindings = {"given": values[0], "out": values[1]}
+        for _ in range(3):
+            seen.clear()
+            assert (await session.run(plan, bindings, ALWAYS)).is_lowered
+            assert seen == [11, 23, 41]
+
+    on_vulkan(work, loop)
+
+
 def two_kernels(most: int) -> LaunchGraphPlan:
     """``y = a x + x`` and ``z = y + x``, of so many elements as a scalar says."""
     b = LaunchGraphBuilder()

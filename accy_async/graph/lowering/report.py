@@ -47,9 +47,14 @@ def lowering_report(
     if isinstance(found, Outline):
         loops = sum(1 for node in found.body if node.turns)
         within = f", {loops} of them loops" if loops else ""
-        return [
+        lines = [
             f"can be lowered: to one device graph of {len(found.body)} nodes{within}"
         ]
+        stepped = obstacles(plan, has_loops=False) if loops else ()
+        if stepped:
+            lines.append("  not on a device that knows no loops, such as Vulkan's:")
+            lines += [f"    {obstacle}" for obstacle in stepped[:limit]]
+        return lines
     if has_host_calls(plan):
         parts = part_plan(plan)
         if isinstance(parts, Parting) and parts.is_worth_it:
