@@ -40,6 +40,12 @@ SPIRV = ArtifactFormat.VULKAN_SPIRV
 u32, f32 = ScalarArgument.u32, ScalarArgument.f32
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: these are about the device."""
+    return "asyncio"
+
+
 class Watching(VulkanBackend):
     """Notes what is launched, and launches it."""
 

@@ -47,6 +47,12 @@ PIPELINE = scan_pipeline()
 DATA = np.random.default_rng(9).normal(size=LENGTH).astype(np.float32)
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: these are about the device."""
+    return "asyncio"
+
+
 @functools.cache
 def registry() -> KernelCallRegistry:
     return library_registry(SPIRV, targets=[stage.target for stage in PIPELINE.stages])
