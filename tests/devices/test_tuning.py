@@ -18,6 +18,7 @@ from accy_async.errors import (
 )
 from accy_async.session import open_session
 from accy_async.tuning import MeasureOptions, RaceRules, TuningStore
+from accy_async.tuning.pacing import TuningBudget
 from tests.devices.parts import ring
 from tests.fragment.plans import ADD
 from tests.tuning.devices import ScriptedDevice, candidates, noisy
@@ -105,7 +106,10 @@ async def test_fragments_are_tuned_on_each_device_that_has_them() -> None:
         fragment = await session.load_fragment(ADD, tuning=None)
         await fragment.on(0)
         await fragment.on(1)
-        async with session.tuning(fragment, store=None, options=FAST) as tuner:
+        budget = TuningBudget(share=1.0, most_wait_s=0.0)
+        async with session.tuning(
+            fragment, store=None, options=FAST, budget=budget
+        ) as tuner:
             assert not tuner.is_complete
             for number in range(2):
                 await fragment(await session.upload(x, device=number), x)
