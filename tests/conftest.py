@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from accy_async.artifact.store import CACHE_FOLDER_VARIABLE
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 Probe = Callable[[], str | None]
+
+# A test takes as long as its machine does. Where CI is set, hypothesis itself sees to
+# it that a commit's tests are the same at each run.
+hypothesis.settings.register_profile(
+    "unhurried",
+    parent=hypothesis.settings(),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,7 +23,7 @@ from tests.graphs.test_properties import loop_counts
 
 SEEDS = st.integers(0, 2**32 - 1)
 DRAWN = st.tuples(SEEDS, st.integers(1, 40))
-LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+LOOP = st.sampled_from(["asyncio", "trio"])
 pytestmark = pytest.mark.slow
 
 
@@ -68,9 +68,9 @@ async def run_on_cpus(
             np.testing.assert_array_equal(program.hosts[name], array, name)
 
 
-@LOOPS
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
+    loop=LOOP,
     drawn=st.lists(DRAWN, min_size=1, max_size=3),
     count=st.integers(2, 4),
     max_streams=st.sampled_from([1, 2, 4]),
@@ -124,9 +124,9 @@ async def replay_order(
         check_order(one.plan, recorder, loop_counts(one, reads_zeros=True))
 
 
-@LOOPS
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(
+    loop=LOOP,
     drawn=st.lists(DRAWN, min_size=1, max_size=2),
     seed=SEEDS,
     count=st.integers(2, 4),

@@ -23,7 +23,7 @@ from tests.graphs.programs import LENGTH, Program, named_kernels
 U32 = DType.U32
 ONE, TWO = kernel_entry(1), kernel_entry(2)
 SEEDS = st.integers(0, 2**32 - 1)
-LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+LOOP = st.sampled_from(["asyncio", "trio"])
 
 pytestmark = pytest.mark.anyio
 
@@ -470,9 +470,8 @@ async def outcome(
 
 
 @pytest.mark.slow
-@LOOPS
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(seed=SEEDS, length=st.integers(1, 40))
+@given(loop=LOOP, seed=SEEDS, length=st.integers(1, 40))
 def test_lowered_is_as_plain(loop: str, seed: int, length: int) -> None:
     """Of random graphs: every node as often, with the same end."""
 
@@ -484,9 +483,10 @@ def test_lowered_is_as_plain(loop: str, seed: int, length: int) -> None:
 
 
 @pytest.mark.slow
-@LOOPS
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(seed=SEEDS, length=st.integers(2, 30), ends=st.integers(1, 3), step=SEEDS)
+@given(
+    loop=LOOP, seed=SEEDS, length=st.integers(2, 30), ends=st.integers(1, 3), step=SEEDS
+)
 def test_lowered_is_stepped_whole(
     loop: str, seed: int, length: int, ends: int, step: int
 ) -> None:

@@ -24,7 +24,7 @@ from tests.graphs.programs import LENGTH, Program, named_kernels
 SEEDS = st.integers(0, 2**32 - 1)
 pytestmark = pytest.mark.slow
 
-LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+LOOP = st.sampled_from(["asyncio", "trio"])
 BAD = (NodeState.FAILED, NodeState.SKIPPED, NodeState.CANCELLED)
 
 
@@ -150,9 +150,9 @@ async def replay_mishaps(
         await check_awaits(one, run)
 
 
-@LOOPS
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(
+    loop=LOOP,
     drawn=st.lists(st.tuples(SEEDS, st.integers(1, 30)), min_size=1, max_size=3),
     seed=SEEDS,
     on_error=st.sampled_from(OnError),
@@ -167,9 +167,9 @@ def test_states_and_errors_agree(
     anyio.run(replay_mishaps, drawn, seed, on_error, 0.0, backend=loop)
 
 
-@LOOPS
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
+    loop=LOOP,
     drawn=st.lists(st.tuples(SEEDS, st.integers(1, 30)), min_size=1, max_size=3),
     seed=SEEDS,
 )

@@ -27,6 +27,7 @@ BATCHES = st.lists(DRAWN, min_size=1, max_size=6)
 pytestmark = pytest.mark.slow
 
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+LOOP = st.sampled_from(["asyncio", "trio"])
 
 
 def loop_counts(program: Program, *, reads_zeros: bool) -> list[int]:
@@ -68,9 +69,8 @@ async def run_on_cpu(drawn: Sequence[tuple[int, int]], max_streams: int | None) 
             np.testing.assert_array_equal(program.hosts[name], array, name)
 
 
-@LOOPS
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(drawn=BATCHES, max_streams=st.sampled_from([1, 2, 4, 8]))
+@given(loop=LOOP, drawn=BATCHES, max_streams=st.sampled_from([1, 2, 4, 8]))
 def test_results_are_the_models_on_the_cpu(
     loop: str, drawn: list[tuple[int, int]], max_streams: int
 ) -> None:
@@ -109,9 +109,8 @@ async def replay_order(drawn: Sequence[tuple[int, int]], seed: int) -> None:
         check_order(one.plan, recorder, loop_counts(one, reads_zeros=True))
 
 
-@LOOPS
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(drawn=st.lists(DRAWN, min_size=1, max_size=3), seed=SEEDS)
+@given(loop=LOOP, drawn=st.lists(DRAWN, min_size=1, max_size=3), seed=SEEDS)
 def test_order_respects_every_dependency(
     loop: str, drawn: list[tuple[int, int]], seed: int
 ) -> None:

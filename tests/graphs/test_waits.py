@@ -22,7 +22,7 @@ from tests.graphs.parts import KERNEL, check_empty
 Clock = dict[int, int]
 pytestmark = pytest.mark.slow
 
-LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+LOOP = st.sampled_from(["asyncio", "trio"])
 
 
 class ClockedBackend(RecordingBackend):
@@ -104,9 +104,8 @@ async def run_once(device: ClockedBackend, plan: LaunchGraphPlan, streams: int) 
     check_empty(device)
 
 
-@LOOPS
 @settings(max_examples=600, deadline=None, derandomize=True)
-@given(plan=GRAPHS, streams=st.sampled_from([1, 2, 3, 8]))
+@given(loop=LOOP, plan=GRAPHS, streams=st.sampled_from([1, 2, 3, 8]))
 def test_no_wait_is_for_what_is_sure_to_be_done(
     loop: str, plan: LaunchGraphPlan, streams: int
 ) -> None:
@@ -167,9 +166,8 @@ async def overtakers(
     return found, held
 
 
-@LOOPS
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(plan=GRAPHS)
+@given(loop=LOOP, plan=GRAPHS)
 def test_leaving_out_any_wait_is_noticed(loop: str, plan: LaunchGraphPlan) -> None:
     """Without it something runs before what it depends on; with it nothing does."""
 

@@ -110,7 +110,13 @@ GPU_TEXT = Place(
     marks=(pytest.mark.gpu,),
     examples=10,
 )
-VULKAN = Place("vulkan", VulkanRunner, _vulkan_missing, marks=(pytest.mark.vulkan,))
+VULKAN = Place(
+    "vulkan",
+    VulkanRunner,
+    _vulkan_missing,
+    marks=(pytest.mark.vulkan,),
+    examples=10,
+)
 HOST_CUDA, HOST_MSL = (
     Place(
         f"host-{language}",
