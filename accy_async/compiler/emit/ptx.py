@@ -5,7 +5,12 @@ exactly the kernel's threadgroup (``.reqntid``: the driver refuses to launch it
 with another). Parameters are the buffers' 64-bit addresses, then the scalars,
 each with its own size. Nothing is fused or approximated: every float operation
 of the form is written with its rounding (``add.rn``), so that the driver's
-compiler leaves it alone; only exp, log and tanh use fused multiply-adds inside.
+compiler leaves it alone; only exp, log and tanh use fused multiply-adds inside. Of
+kernels that are approximate, `approximate` says what may be.
+
+A kernel that takes neighbours is there twice in one entry: for buffers that begin at
+multiples of 16 bytes, with accesses of up to as many, and for others. It looks at the
+addresses first.
 
 An assertion that fails ends the launch by CUDA's own ``__assertfail``: the
 driver prints the kernel, the code, the block and the thread, and reports

@@ -23,7 +23,7 @@ Rules on memory, which the author keeps and nothing checks:
 Because threads cannot combine values but through named elements, and floats are
 never reassociated, the order of every sum is the one the kernel writes down: a
 result is the same to the bit on every device, `operations` names the
-exceptions.
+exceptions. Kernels that say to be approximate promise less, see `Kernel`.
 """
 
 from __future__ import annotations

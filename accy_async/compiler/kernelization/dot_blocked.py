@@ -30,9 +30,9 @@ from accy_async.compiler.kernelization.assembly import Assembly
 from accy_async.compiler.kernelization.dot_gpu import GpuTiling, block_tiles
 from accy_async.compiler.kernelization.products import Product
 
-__all__ = ["NEIGHBOURS", "write_blocked_product"]
+__all__ = ["write_blocked_product"]
 
-NEIGHBOURS = 4
+_NEIGHBOURS = 4
 """Elements that one access has."""
 _PADDING = 4
 """Elements between columns that threads write across banks."""
@@ -40,8 +40,9 @@ _UNROLLED = 2
 """Steps along the depth that are written out: with more, ptxas wants so many registers
 that a multiprocessor has one block of the largest tiles at a time, not two."""
 
-Fetch = Callable[[Expression, Expression, int], Expression]
-"""An operand's element by its row or column, its depth, and how far behind it."""
+Fetch = Callable[[Expression, Expression, Expression, int], Expression]
+"""An operand's element by its product, its row or column, its depth, and how far behind
+that along the depth, or along the rows or columns."""
 
 
 def write_blocked_product(a: Assembly, product: Product, tiling: GpuTiling) -> None:
@@ -67,7 +68,7 @@ class _Tile:
     pitch: int
     whole: int
     along_depth: bool
-    fetch: Callable[[Expression, Expression, Expression, int], Expression]
+    fetch: Fetch
 
 
 class _Writer:
@@ -98,7 +99,7 @@ class _Writer:
         extent: int,
         whole: int,
         along_depth: bool,
-        fetch: Callable[[Expression, Expression, Expression, int], Expression],
+        fetch: Fetch,
     ) -> _Tile:
         pitch = extent + (_PADDING if along_depth else 0)
         array = self.a.k.shared(name, self.product.dtype, self.tiling.depth * pitch)
@@ -166,7 +167,7 @@ class _Writer:
     ) -> int:
         """Four elements; those outside the operand are 0."""
         a, zero = self.a, constant(self.product.dtype, 0)
-        targets = self.ahead[number : number + NEIGHBOURS]
+        targets = self.ahead[number : number + _NEIGHBOURS]
         shared = [] if self.fetches_ahead else self._shared_places(tile, group)
 
         def put(index: int, value: Expression) -> None:
@@ -176,26 +177,26 @@ class _Writer:
                 tile.array[shared[index]] = value
 
         moving = self.size.k if tile.along_depth else tile.whole
-        if moving % NEIGHBOURS == 0:
+        if moving % _NEIGHBOURS == 0:
             with self._inside(tile, at, where, 0) as is_all:
                 values = [
                     a.k.let(None, tile.fetch(batch, at, where, i))
-                    for i in range(NEIGHBOURS)
+                    for i in range(_NEIGHBOURS)
                 ]
                 for index, value in enumerate(values):
                     put(index, value)
             if not is_all:
                 with a.k.otherwise():
-                    for index in range(NEIGHBOURS):
+                    for index in range(_NEIGHBOURS):
                         put(index, zero)
-            return number + NEIGHBOURS
-        for index in range(NEIGHBOURS):
+            return number + _NEIGHBOURS
+        for index in range(_NEIGHBOURS):
             with self._inside(tile, at, where, index) as is_all, a.places.scope():
                 put(index, tile.fetch(batch, at, where, index))
             if not is_all:
                 with a.k.otherwise():
                     put(index, zero)
-        return number + NEIGHBOURS
+        return number + _NEIGHBOURS
 
     @contextmanager
     def _inside(
@@ -226,16 +227,16 @@ class _Writer:
 
     def _groups(self, tile: _Tile) -> int:
         """Groups of four that each thread has of a tile."""
-        return tile.extent * self.tiling.depth // (self.a.threads * NEIGHBOURS)
+        return tile.extent * self.tiling.depth // (self.a.threads * _NEIGHBOURS)
 
     def _places(self, tile: _Tile, group: int) -> tuple[Expression, Expression]:
         """The first element of a thread's group: its row or column, and its depth."""
         a = self.a
         number = a.k.let(None, a.thread + group * a.threads)
         across = self.tiling.depth if tile.along_depth else tile.extent
-        each = across // NEIGHBOURS
+        each = across // _NEIGHBOURS
         major = a.k.let(None, number / each)
-        minor = a.k.let(None, number % each * NEIGHBOURS)
+        minor = a.k.let(None, number % each * _NEIGHBOURS)
         return (major, minor) if tile.along_depth else (minor, major)
 
     def _shared_places(self, tile: _Tile, group: int) -> list[Expression]:
@@ -243,7 +244,7 @@ class _Writer:
         outer, depth = self._places(tile, group)
         first = self.a.k.let(None, depth * tile.pitch + outer)
         step = tile.pitch if tile.along_depth else 1
-        return [first + i * step if i else first for i in range(NEIGHBOURS)]
+        return [first + i * step if i else first for i in range(_NEIGHBOURS)]
 
     # The products.
 
@@ -266,24 +267,24 @@ class _Writer:
     def _own(self, thread: Expression, threads: int, count: int) -> list[Expression]:
         """The rows or columns of a tile that a thread computes."""
         return [
-            thread * NEIGHBOURS + (group * threads * NEIGHBOURS + i)
-            for group in range(count // NEIGHBOURS)
-            for i in range(NEIGHBOURS)
+            thread * _NEIGHBOURS + (group * threads * _NEIGHBOURS + i)
+            for group in range(count // _NEIGHBOURS)
+            for i in range(_NEIGHBOURS)
         ]
 
     def _store(self, batch: Expression, row: Expression, column: Expression) -> None:
         a, tiling, size = self.a, self.tiling, self.size
-        first = a.k.let(None, column + a.wide(a.k.thread_x) * NEIGHBOURS)
+        first = a.k.let(None, column + a.wide(a.k.thread_x) * _NEIGHBOURS)
         rows = self._own(a.wide(a.k.thread_y), tiling.threads.y, tiling.rows)
         whole_rows, whole_columns = size.m % tiling.m == 0, size.n % tiling.n == 0
-        groups = range(0, tiling.columns, NEIGHBOURS)
+        groups = range(0, tiling.columns, _NEIGHBOURS)
         for i, sums in zip(rows, self.sums, strict=True):
             at = a.k.let(None, row + i)
             with self._when(None if whole_rows else at < size.m), a.places.scope():
                 for group in groups:
                     begin = first + group * tiling.threads.x if group else first
                     begin = a.k.let(None, begin)
-                    mine = sums[group : group + NEIGHBOURS]
+                    mine = sums[group : group + _NEIGHBOURS]
                     if whole_columns:
                         totals = [total.value for total in mine]
                         self.product.store_row(batch, at, begin, totals)
