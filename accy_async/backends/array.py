@@ -70,9 +70,9 @@ class DeviceArray:
         handle: the buffer, the array's from here on.
         shape: extents, outermost first.
         dtype: the element type.
-        reclaim: asked first when it is freed, on any thread and by the garbage
-            collector: who has the buffer afterwards, work that still uses it
-            included, returns True. Takes no lock.
+        reclaim: asked when nobody holds the array any more, on any thread and by the
+            garbage collector: who has the buffer afterwards, work that still uses it
+            included, returns True. Takes no lock. What `free` frees is freed.
 
     Attributes:
         handle: the buffer.
@@ -219,7 +219,8 @@ class DeviceArray:
 
     def free(self) -> None:
         """Free the array. Idempotent; never waits."""
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            _free(self._backend, self.handle, None)
 
     # What other libraries ask; see docs/interop.md.
 

@@ -1,7 +1,8 @@
 """Buffers of small results that nobody holds any more, kept for the next invocation.
 
 A call in a loop drops the result before the last. To free that, allocate another and
-pack the launches for it would cost more than launching a small kernel does.
+pack the launches for it would cost more than launching a small kernel does. A result
+that is freed, not dropped, is gone: whatever still names its buffer is told so.
 """
 
 from __future__ import annotations

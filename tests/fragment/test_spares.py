@@ -45,10 +45,22 @@ async def test_results_that_are_held_stay_whose_they_are() -> None:
         add = await session.load_fragment(ADD)
         results = [await add(x, x) for _ in range(5)]
         assert len({array.handle.id for array in results}) == 5
-        results[2].free()
+        handle = results[2].handle
+        del results[2]
         again = await add(x, x)
-        assert again.handle is results[2].handle
-        assert results[2].is_freed
+        assert again.handle is handle
+
+
+async def test_a_result_that_is_freed_is_gone() -> None:
+    backend = RecordingBackend()
+    async with open_session(backend) as session:
+        x = await session.upload(ONES)
+        add = await session.load_fragment(ADD)
+        y = await add(x, x)
+        y.free()
+        assert y.is_freed
+        assert not backend.is_alive(y.handle)
+        assert (await add(x, x)).handle is not y.handle
 
 
 async def test_a_buffer_that_work_or_another_library_uses_is_left_alone() -> None:
@@ -88,8 +100,8 @@ async def test_a_closed_fragment_keeps_none() -> None:
         x = await session.upload(ONES)
         add = await session.load_fragment(ADD)
         kept = await add(x, x)
-        (await add(x, x)).free()
+        await add(x, x)  # dropped at once
         await add.aclose()
-        kept.free()
+        del kept
         x.free()
         assert backend.live_objects()["buffers"] == 0
