@@ -212,6 +212,22 @@ def test_large_arrays_take_several_elements_a_thread_on_gpus() -> None:
         assert each == (4 if target is CUDA else 1)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "columns", "takes_neighbours"),
+    [("f32", 516, True), ("f32", 515, False), ("f16", 1000, True)],
+)
+def test_threads_of_large_rows_take_neighbours_where_rows_begin_so(
+    dtype: str, columns: int, *, takes_neighbours: bool
+) -> None:
+    work = check(
+        "elementwise",
+        [f"{dtype}[2100,{columns}]", f"{dtype}[{columns}]"],
+        lambda f, a, b: f.add(a, f.broadcast(b, a.shape)),
+        target=CUDA,
+    )
+    assert work.step.kernel.takes_neighbours is takes_neighbours
+
+
 def test_what_is_not_elementwise_is_refused_by_name() -> None:
     of = function(["f32[4,4]"], lambda f, a: f.reduce(a, "sum", [0]))
     with pytest.raises(UnsupportedOperation, match="reduce is no elementwise"):
