@@ -284,6 +284,28 @@ def test_where_no_machine_code_runs_the_bindings_are_called(
     assert not driver.values
 
 
+def test_what_is_submitted_often_comes_to_be_made_by_machine_code(
+    backend: CudaBackend, driver: FakeDriver, buffers: list[BufferHandle]
+) -> None:
+    """On whatever streams; and it is refused and made again like any other."""
+    prepared = backend.prepare_launch(bind(backend, buffers[:1], None).request)
+    streams = [backend.create_stream(), None]
+    for number in range(40):
+        backend.submit_launch(prepared, streams[number % 2])
+    assert len(driver.launches) == 40
+    assert len(driver.values) == (24 if driver.tells_addresses else 0)
+    used = [launched.stream for launched in driver.launches]
+    assert used == used[:2] * 20
+    assert len(set(used)) == 2
+    driver.answers["cuLaunchKernelEx"] = [201]
+    backend.submit_launch(prepared)
+    driver.answers["cuLaunchKernelEx"] = [1]
+    with pytest.raises(DeviceError, match="cuLaunchKernelEx"):
+        backend.submit_launch(prepared)
+    backend.submit_launches([prepared] * 3)
+    assert len(driver.launches) == 44
+
+
 def test_debugging_waits_behind_each_launch(driver: FakeDriver) -> None:
     driver.tells_addresses = True
     backend = CudaBackend(debug=True)

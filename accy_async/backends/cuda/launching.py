@@ -36,6 +36,10 @@ _OTHER_CONTEXT = frozenset({201, 400})
 """Codes of a launch on a thread where no context, or another, is current."""
 
 
+_OFTEN = 16
+"""Launches of one prepared launch from which on it has a thunk. Most have few."""
+
+
 class CudaLaunching(Backend):
     """The part of the backend that launches kernels."""
 
@@ -100,10 +104,23 @@ class CudaLaunching(Backend):
         native = stream.native  # type: ignore[attr-defined]
         if packed.native is not native:
             packed.aim(native)
+        call = packed.call
+        if call is None:
+            self._launch_plainly(packed, stream, prepared.request)
+        elif code := call():
+            self._launch_again(code, packed, stream, prepared.request)
+        stream.recent[position & JOURNAL_MASK] = prepared.label  # type: ignore[attr-defined]
+
+    def _launch_plainly(
+        self, packed: LaunchArguments, stream: StreamState, request: LaunchRequest
+    ) -> None:
+        """Launch through the bindings, until it has been often enough for a thunk."""
         answer = self._launch_kernel(packed.config, packed.function, packed.pointer, 0)
         if answer[0] is not self._success:
-            self._launch_again(answer[0], packed, stream, prepared.request)
-        stream.recent[position & JOURNAL_MASK] = prepared.label  # type: ignore[attr-defined]
+            self._launch_again(answer[0], packed, stream, request)
+        packed.calls += 1
+        if packed.calls == _OFTEN and self._launch_address is not None:
+            packed.call = self._calling(packed)
 
     def _launch_again(
         self,
@@ -117,6 +134,7 @@ class CudaLaunching(Backend):
         Launches do not look first whether the context is current on their thread:
         the driver does, and what it refuses has had no effect.
         """
+        result = self._driver.CUresult(int(result))
         if int(result) in _OTHER_CONTEXT:
             self._context.make_current_again()
             (result,) = self._launch_kernel(
@@ -145,8 +163,7 @@ class CudaLaunching(Backend):
             self._renew(prepared, prepared.request.stream, use)
 
         def refused(code: int) -> None:
-            result = self._driver.CUresult(code)
-            self._launch_again(result, packed, stream, prepared.request)
+            self._launch_again(code, packed, stream, prepared.request)
 
         def submit() -> int:
             lock = self._lock
@@ -175,7 +192,11 @@ class CudaLaunching(Backend):
         config, function, pointer = packed.config, packed.function, packed.pointer
         if self._launch_address is not None:
             thunk = launch_thunk(
-                self._launch_address, config.getPtr(), int(function), pointer, packed
+                self._launch_address,
+                config.getPtr(),
+                int(function),
+                pointer,
+                packed.memory,
             )
             if thunk is not None:
                 return thunk

@@ -55,9 +55,20 @@ class LaunchArguments:
         function: the kernel.
         pointer: the address of the arguments' addresses.
         values: the arguments, 64 bits each.
+        call: makes the driver's call, where it is made often; None before.
+        calls: how often it was made before that.
     """
 
-    __slots__ = ("_pointers", "config", "function", "native", "pointer", "values")
+    __slots__ = (
+        "_pointers",
+        "call",
+        "calls",
+        "config",
+        "function",
+        "native",
+        "pointer",
+        "values",
+    )
 
     def __init__(
         self,
@@ -77,6 +88,13 @@ class LaunchArguments:
         self.function = kernel.function
         self.config = config
         self.native: Any = None
+        self.call: Callable[[], int] | None = None
+        self.calls = 0
+
+    @property
+    def memory(self) -> object:
+        """What all of it lies in, to be kept while the driver may read it."""
+        return self.config, self.values, self._pointers
 
     def aim(self, native: Any) -> None:  # noqa: ANN401
         """Have the launch go to this stream; under the submission lock."""
