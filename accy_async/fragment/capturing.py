@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -11,11 +12,12 @@ import anyio.lowlevel
 
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import Cleanup
+from accy_async.backends.completion import run_abandonable
 from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
-    from accy_async.backends.handles import StreamHandle
+    from accy_async.backends.handles import BufferHandle, StreamHandle
     from accy_async.backends.timeline import Mark
     from accy_async.fragment.arguments import HostArray
     from accy_async.fragment.bindings import InvocationBindings
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from accy_async.graph.options import LaunchOptions
 
 __all__ = ["InvocationCapture"]
+
+_MOST_AT_ONCE = 1 << 20
+"""Bytes that may be copied on the event loop's thread: some 100 us."""
 
 
 class InvocationCapture:
@@ -93,27 +98,47 @@ class InvocationCapture:
     ) -> None:
         await Cleanup(self._backend, "capturing a call", 0.0).exit(exc, self.aclose)
 
-    def _take(
+    async def _take(
         self,
         arguments: Sequence[DeviceArray | HostArray],
         options: LaunchOptions,
         stream: StreamHandle,
     ) -> None:
-        """The call begins; see `accy_async.fragment.invoker.Tap`."""
-        backend, bindings = self._backend, self._bindings
-        self._begun.set()
+        """The call begins; see `accy_async.fragment.invoker.Tap`.
+
+        Cancellation: the call after it is listened to instead.
+        """
+        bindings = self._bindings
         try:
             for slot_id, given in zip(
                 bindings.plan.input_slot_ids, arguments, strict=True
             ):
                 own = bindings.binding(slot_id).handle
-                if isinstance(given, DeviceArray):
-                    backend.copy_buffer(
-                        given.handle, own, byte_size=own.byte_size, stream=stream
-                    )
-                else:
-                    backend.write_buffer(own, given, stream=stream)
+                await self._copy(given, own, stream)
             bindings.runtime_scalars = options.runtime_scalars
-            self._mark = backend.mark(stream)
+            self._mark = self._backend.mark(stream)
         except AccyError as error:
             self._error = error  # told to who waits here, not to who calls
+        except BaseException:
+            if not bindings.is_closed:
+                self._taps.append(self._take)
+            raise
+        self._begun.set()
+
+    async def _copy(
+        self,
+        given: DeviceArray | HostArray,
+        own: BufferHandle,
+        stream: StreamHandle,
+    ) -> None:
+        backend = self._backend
+        if isinstance(given, DeviceArray):
+            backend.copy_buffer(
+                given.handle, own, byte_size=own.byte_size, stream=stream
+            )
+            return
+        write = partial(backend.write_buffer, own, given, stream=stream)
+        if backend.writes_block and own.byte_size > _MOST_AT_ONCE:
+            await run_abandonable(write, lambda _: None, name="capture")
+        else:
+            write()

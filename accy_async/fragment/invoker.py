@@ -36,9 +36,10 @@ __all__ = ["Invoker", "Tap"]
 _PLAIN = LaunchOptions()
 
 Tap = Callable[
-    [Sequence["DeviceArray | HostArray"], LaunchOptions, "StreamHandle"], None
+    [Sequence["DeviceArray | HostArray"], LaunchOptions, "StreamHandle"],
+    Awaitable[None],
 ]
-"""Told of an invocation: its arguments, its scalars, its stream."""
+"""Told of an invocation, which awaits it: its arguments, its scalars, its stream."""
 
 
 class Invoker:
@@ -126,7 +127,7 @@ class Invoker:
         told = None if self._observer is None else self._begin()
         try:
             while self.taps:
-                self.taps.pop()(taken, options, stream)
+                await self.taps.pop()(taken, options, stream)
             results = await lane.run(
                 self.graph, taken, options, stream, to_host=to_host
             )

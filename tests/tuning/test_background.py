@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from accy_async import Session, open_session
+from accy_async.artifact import FixedLaunch
 from accy_async.artifact.store import ArtifactStore
 from accy_async.backends import LaunchRequest, RecordingBackend
 from accy_async.backends.capabilities import Capabilities
@@ -40,6 +42,7 @@ from tests.harness.enumeration import (
     Operation,
     act,
     cancel_each_await,
+    cancel_each_await_by_asyncio,
     interrupt_each_await,
     without_grace,
 )
@@ -465,6 +468,36 @@ async def test_an_observer_sees_a_run_of_kernels() -> None:
     ]
 
 
+async def test_a_functions_fragments_are_tuned() -> None:
+    """Those that are loaded when the block begins; compiled ones have candidates."""
+
+    def program(x: Any) -> Any:
+        return x * 2 + 1
+
+    usual: list[FixedLaunch] = []
+    device = ScriptedDevice(lambda request: 5e5 if request.geometry in usual else 3e5)
+    async with open_session(device) as session:
+        function = await session.load_fragment(program, tuning=None)
+        async with session.tuning(function, store=None) as tuner:
+            assert tuner.is_complete
+        await function(ONES)
+        (fragment,) = function.fragments
+        usual.append(fragment.launch_resource_candidate(0, 0).geometry)
+        async with session.tuning(
+            function, budget=ALL, store=None, options=QUICK
+        ) as tuner:
+            await function(ONES)
+            await tuner.wait()
+        assert [result.is_swapped for result in tuner.results] == [True]
+        before = len(device.launches)
+        await function(ONES)
+        (launch,) = device.launches[before:]
+        assert (launch.grid, launch.threadgroup) != (
+            usual[0].grid,
+            usual[0].threadgroup,
+        )
+
+
 # Cut short everywhere
 
 
@@ -509,3 +542,9 @@ async def test_each_await_cancelled_once_leaves_nothing() -> None:
 
 async def test_each_await_interrupted_leaves_nothing() -> None:
     await interrupt_each_await(tune_a_call, False, check_nothing_left)
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
+async def test_each_await_cancelled_by_asyncio_itself_leaves_nothing() -> None:
+    """``Task.cancel`` at any await, and again at any of the exit's."""
+    await cancel_each_await_by_asyncio(tune_a_call, False, check_nothing_left)
