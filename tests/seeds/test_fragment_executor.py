@@ -264,13 +264,9 @@ async def test_choir_executable_plan_destroys_loaded_artifacts_on_deinit() -> No
 # On this CPU
 
 
-@pytest.mark.parametrize(
-    "format", [ArtifactFormat.CPU_MACHINE_CODE, ArtifactFormat.CPU_OBJECT]
-)
-async def test_choir_executable_plan_runs_native_cpu_prepared_kernels(
+async def check_prepared_kernels(
     format: ArtifactFormat,
 ) -> None:
-    """The seed's two: machine code through a plan, an object through a fragment."""
     backend = open_backend("cpu")
     fragment = await loaded(
         backend, add_module("choir_cpu_executable_add"), artifact_format=format
@@ -288,10 +284,19 @@ async def test_choir_executable_plan_runs_native_cpu_prepared_kernels(
     backend.close()
 
 
-@pytest.mark.parametrize(
-    "format", [ArtifactFormat.CPU_MACHINE_CODE, ArtifactFormat.CPU_OBJECT]
-)
-async def test_choir_executable_fragment_runs_dot_general_native_cpu(
+async def test_choir_executable_plan_runs_native_cpu_machine_code_prepared_kernels() -> (
+    None
+):
+    await check_prepared_kernels(ArtifactFormat.CPU_MACHINE_CODE)
+
+
+async def test_choir_executable_fragment_runs_native_cpu_object_prepared_kernels() -> (
+    None
+):
+    await check_prepared_kernels(ArtifactFormat.CPU_OBJECT)
+
+
+async def check_dot_general(
     format: ArtifactFormat,
 ) -> None:
     backend = open_backend("cpu")
@@ -308,6 +313,16 @@ async def test_choir_executable_fragment_runs_dot_general_native_cpu(
     assert output.tolist() == [[58.0, 64.0], [139.0, 154.0]]
     await fragment.aclose()
     backend.close()
+
+
+async def test_choir_executable_fragment_runs_dot_general_native_cpu_machine_code() -> (
+    None
+):
+    await check_dot_general(ArtifactFormat.CPU_MACHINE_CODE)
+
+
+async def test_choir_executable_fragment_runs_dot_general_native_cpu_object() -> None:
+    await check_dot_general(ArtifactFormat.CPU_OBJECT)
 
 
 async def test_choir_executable_fragment_materializes_i1_outputs_as_single_bytes_on_native_cpu() -> (
@@ -373,10 +388,7 @@ async def test_choir_executable_fragment_runs_kernel_library_native_cpu_object()
     backend.close()
 
 
-@pytest.mark.parametrize(
-    "format", [ArtifactFormat.CPU_MACHINE_CODE, ArtifactFormat.CPU_OBJECT]
-)
-async def test_choir_executable_fragment_runs_kernel_call_native_cpu_with_runtime_scalar(
+async def check_kernel_call(
     format: ArtifactFormat,
 ) -> None:
     """Ours takes two runtime scalars, the count too, and none that are static."""
@@ -406,6 +418,18 @@ async def test_choir_executable_fragment_runs_kernel_call_native_cpu_with_runtim
         assert output.tolist() == [12.0, 0.0, -5.0, 10.0, 4.0, 3.0, 8.0, 32.0]
     await fragment.aclose()
     backend.close()
+
+
+async def test_choir_executable_fragment_runs_kernel_call_native_cpu_machine_code_with_runtime_scalar() -> (
+    None
+):
+    await check_kernel_call(ArtifactFormat.CPU_MACHINE_CODE)
+
+
+async def test_choir_executable_fragment_runs_kernel_call_native_cpu_object_with_runtime_scalar() -> (
+    None
+):
+    await check_kernel_call(ArtifactFormat.CPU_OBJECT)
 
 
 # Kernel calls
@@ -620,13 +644,7 @@ async def test_choir_executable_plan_launches_vulkan_dot_general_without_element
     await fragment.aclose()
 
 
-@pytest.mark.parametrize(
-    ("kind", "threads"), [(BackendKind.CUDA, 32), (BackendKind.VULKAN, 64)]
-)
-async def test_choir_executable_plan_launches_reduction(
-    kind: BackendKind, threads: int
-) -> None:
-    """The seed's two: CUDA with its input count, Vulkan with a device count binding."""
+async def check_reduction(kind: BackendKind, threads: int) -> None:
     backend = RecordingBackend(kind)
     fragment = await loaded(backend, reduction_module("choir_executable_reduce"))
     summary = fragment.kernel_summary(0)
@@ -658,6 +676,18 @@ async def test_choir_executable_plan_launches_reduction(
     assert launch.buffer_ids[2] == count
     assert str(launch.buffer_access[2]) == "read_only"
     await fragment.aclose()
+
+
+async def test_choir_executable_plan_launches_cuda_reduction_with_static_input_count() -> (
+    None
+):
+    await check_reduction(BackendKind.CUDA, threads=32)
+
+
+async def test_choir_executable_plan_launches_vulkan_reduction_with_device_count_binding() -> (
+    None
+):
+    await check_reduction(BackendKind.VULKAN, threads=64)
 
 
 async def test_choir_executable_fragment_launches_fused_cuda_kernels() -> None:
