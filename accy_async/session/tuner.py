@@ -20,6 +20,7 @@ from accy_async.session.records import (
 )
 from accy_async.tuning.launches import LaunchTuningCache, tune_launch
 from accy_async.tuning.measuring import MeasureOptions, measure
+from accy_async.tuning.measuring.sampling import usual_sample_ns
 from accy_async.tuning.pacing import SharedPace
 from accy_async.tuning.store import TuningStore
 
@@ -268,7 +269,7 @@ class Tuner:
             program,
             *specs,
             compiler_options=compiler_options,
-            options=options,
+            options=self._within_budget(options or MeasureOptions()),
             pace=self.pace,
             judge=lambda found: self._judged(found, beside),
             known=[record for records in known.values() for record in records],
@@ -318,7 +319,7 @@ class Tuner:
             inputs,
             pace=self.pace,
             kept=session._kept_rounds,  # noqa: SLF001 - it measures for the session
-            options=options,
+            options=self._within_budget(options),
             judge=judge,
             keep=self._keep,
             observer=session.observer,
@@ -334,6 +335,15 @@ class Tuner:
             return None
         await self._background.stop()
         return self._background.take_error()
+
+    def _within_budget(self, options: MeasureOptions) -> MeasureOptions:
+        """Options whose samples of short kernels hold the device no longer than may be."""
+        delay_s = self.pace.budget.most_delay_s
+        if delay_s is None or options.least_sample_ns is not None:
+            return options
+        usual = usual_sample_ns(self._session.capabilities.timing_resolution_ns)
+        # Half of it: how many launches fill a sample is an estimate.
+        return attrs.evolve(options, least_sample_ns=min(usual, delay_s * 0.5e9))
 
     def _judged(self, found: _OutcomeT, beside: int) -> _OutcomeT:
         disturbed = self.pace.samples_beside_work - beside

@@ -303,6 +303,22 @@ async def test_a_budget_ends_it() -> None:
         assert candidate_of(fragment) is None
 
 
+async def test_samples_of_short_kernels_hold_the_device_no_longer_than_may_be() -> None:
+    """They are of fewer launches then."""
+    for most_delay_s, launches in ((None, 11), (1e-5, 3)):
+        async with open_session(scripted(first=2e3, second=1e3)) as session:
+            fragment = await session.load_fragment(ADD, tuning=None)
+            budget = attrs.evolve(ALL, most_delay_s=most_delay_s)
+            async with session.tuning(
+                fragment, budget=budget, store=None, inputs=[ONES, ONES], options=QUICK
+            ) as tuner:
+                await tuner.wait()
+        (result,) = tuner.results
+        assert result.is_swapped
+        assert result.outcome is not None
+        assert result.outcome.launches == launches
+
+
 async def test_a_lost_device_is_told_once() -> None:
     """To who waits, or else where the block is left."""
     for waits in (True, False):

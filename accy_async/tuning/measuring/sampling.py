@@ -33,13 +33,24 @@ if TYPE_CHECKING:
     from accy_async.tuning.measuring.candidate import MeasureOptions
     from accy_async.tuning.measuring.workspace import Workspace
 
-__all__ = ["Sampler", "SampleTimeout"]
+__all__ = ["SampleTimeout", "Sampler", "usual_sample_ns"]
 
 _DEVICE_SAMPLE_RESOLUTIONS = 50.0
 _DEVICE_LEAST_NS = 20_000.0
 _HOST_LEAST_NS = 2_000_000.0
 _MOST_PAIRS = 64
 """Launches of a sample where each has events of its own."""
+
+
+def usual_sample_ns(resolution_ns: float) -> float:
+    """How long a sample is made by several launches, of kernels that are shorter.
+
+    Args:
+        resolution_ns: of the device's clock; 0 where it has none.
+    """
+    if resolution_ns <= 0.0:
+        return _HOST_LEAST_NS
+    return max(_DEVICE_LEAST_NS, _DEVICE_SAMPLE_RESOLUTIONS * resolution_ns)
 
 
 class SampleTimeout(TimeoutError):
@@ -72,14 +83,8 @@ class Sampler:
         self._options = options
         self._is_cold = options.cache is CacheState.COLD
         self._has_graphs = capabilities.device_graphs
-        if options.least_sample_ns is not None:
-            self._least_ns = options.least_sample_ns
-        elif self.source is TimeSource.HOST:
-            self._least_ns = _HOST_LEAST_NS
-        else:
-            self._least_ns = max(
-                _DEVICE_LEAST_NS, _DEVICE_SAMPLE_RESOLUTIONS * resolution
-            )
+        least_ns = options.least_sample_ns
+        self._least_ns = usual_sample_ns(resolution) if least_ns is None else least_ns
         self._stream: StreamHandle | None = None
         self._pairs: list[tuple[EventHandle, EventHandle]] = []
         self._graphs: dict[PreparedLaunch, tuple[GraphHandle, int]] = {}
