@@ -337,7 +337,7 @@ class Tuner:
         return self._background.take_error()
 
     def _within_budget(self, options: MeasureOptions) -> MeasureOptions:
-        """Options whose samples of short kernels hold the device no longer than may be."""
+        """Options whose samples of short kernels keep to the delay allowed."""
         delay_s = self.pace.budget.most_delay_s
         if delay_s is None or options.least_sample_ns is not None:
             return options
