@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from typing import Any
 
 import anyio
 import attrs
@@ -12,6 +13,7 @@ import pytest
 
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.kernel import KernelArtifact
+from accy_async.backends import BufferBinding
 from accy_async.backends.catalogue import open_backend
 from accy_async.backends.vulkan import VulkanBackend
 from accy_async.compiler.emit.text import compile_spirv
@@ -23,6 +25,13 @@ from accy_async.errors import BackendUnavailable, DeviceError, InvalidValue
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions
 from accy_async.pipeline import PipelineLaunch, add_pipeline
 from accy_async.session import open_session
+from accy_async.tuning.measuring import (
+    Candidate,
+    MeasureOptions,
+    TimeSource,
+    measure,
+)
+from accy_async.tuning.race import RaceRules
 from tests.conformance.devices import VulkanDevice
 from tests.graphs.programs import Kernels, Program
 from tests.graphs.test_properties import start
@@ -218,4 +227,39 @@ async def test_block_counts_up_to_the_limit_run_and_beyond_are_refused(
     else:
         device.backend.launch(request)
         assert await device.read(buffer) == [1] * blocks
+    device.close()
+
+
+@pytest.mark.anyio
+async def test_batches_of_launches_are_measured_as_recorded_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, made = VulkanDevice(), []
+    opened = VulkanBackend._open_graph
+
+    def counting(self: VulkanBackend, *arguments: Any) -> Any:
+        made.append(arguments)
+        return opened(self, *arguments)
+
+    monkeypatch.setattr(VulkanBackend, "_open_graph", counting)
+    buffers = [device.backend.allocate_buffer(4 * 64) for _ in range(2)]
+    device.backend.fill_buffer(buffers[1], b"\1")
+    request = device.request("copy", buffers, grid=(64, 1, 1))
+    accesses = ("write_only", "read_only")
+    bindings = tuple(
+        BufferBinding(handle=buffer, access=access)
+        for buffer, access in zip(buffers, accesses, strict=True)
+    )
+    candidates = [
+        Candidate(name=name, request=attrs.evolve(request, buffers=bindings))
+        for name in "ab"
+    ]
+    options = MeasureOptions(
+        rules=RaceRules(min_rounds=4, max_rounds=5, repeats=0), least_sample_ns=1e6
+    )
+    outcome = await measure(device.backend, candidates, options)
+    assert outcome.source is TimeSource.DEVICE
+    assert made
+    assert outcome.launches > 1
+    assert device.new_objects() == {"buffers": 2}
     device.close()

@@ -29,6 +29,7 @@ from accy_async.errors import (
 )
 from accy_async.fragment import LoadedFragment, load_fragment
 from accy_async.session import open_session
+from accy_async.tuning.launches.candidates import LaunchCandidateBenchmarkOptions
 from tests.seeds import test_fragment_executor as seed
 from tests.seeds.test_fragment_executor import LHS, ONES, RHS, TWOS
 from tests.vulkan import harness
@@ -280,3 +281,16 @@ async def test_a_call_in_a_session_again_and_again(backend: Watching) -> None:
         x, y = await session.upload(LHS), await session.upload(RHS)
         once = await session.download(await fragment(x, y))
         np.testing.assert_array_equal(once, LHS * RHS + LHS)
+
+
+async def test_candidates_are_measured_by_the_devices_clock(backend: Watching) -> None:
+    fragment = await seed.loaded(backend, seed.add_module("add"))
+    options = LaunchCandidateBenchmarkOptions(warmup=0, samples=2)
+    async with await fragment.prepare_invocation_bindings([LHS, RHS]) as bindings:
+        records = await fragment.measure_invocation_launch_candidates(
+            0, bindings, options
+        )
+    assert records
+    assert all(record.median_ns > 0 for record in records)
+    assert len({record.geometry for record in records}) == len(records)
+    await fragment.aclose()
