@@ -316,6 +316,33 @@ async def test_others_are_built_while_some_are_measured() -> None:
     assert all(name.name == "build a candidate" for name in threads)
 
 
+async def test_builds_that_never_return_are_given_up_and_others_go_on() -> None:
+    device = device_of(valley)
+    build = build_on(device)
+    gate = threading.Event()
+
+    def stuck(schedule: Schedule) -> Variant:
+        if schedule["threads"] in (64, 160, 384):  # more than there are threads
+            gate.wait(60.0)
+        return build(schedule)
+
+    options = attrs.evolve(QUICK, workers=2, build_limit_s=0.05)
+    try:
+        outcome = await search(
+            device, SPACE, stuck, buffers_of(device), options=options
+        )
+    finally:
+        gate.set()
+    assert str(outcome.winner) == "threads=256"
+    rejected = {
+        one.schedule["threads"]: one.reason for one in outcome.trials if one.is_rejected
+    }
+    assert rejected == dict.fromkeys(
+        (64, 160, 384), "not built: TimeoutError: not done after 0.05 s"
+    )
+    assert device.left() == {}
+
+
 async def test_equal_artifacts_are_loaded_once() -> None:
     device = device_of(valley)
     before = device.load_count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -18,8 +19,11 @@ class Job(Generic[_T]):
     """Work that is done once, on a thread; its result is a value that needs no end."""
 
     def __init__(self, work: Callable[[], _T]) -> None:
+        self.began_s: float | None = None
         self._work: Callable[[], _T] | None = work
         self._completion = Completion()
+        self._lock = threading.Lock()
+        self._is_done = False
         self._results: list[_T] = []
         self._error: BaseException | None = None
 
@@ -28,15 +32,22 @@ class Job(Generic[_T]):
         work, self._work = self._work, None
         if work is None:  # nobody wants it any more
             return
+        self.began_s = time.monotonic()
+        results: list[_T] = []
+        error: BaseException | None = None
         try:
-            self._results.append(work())
-        except BaseException as error:  # noqa: BLE001 - `result` raises it
-            self._error = error
-        self._completion.set()
+            results.append(work())
+        except BaseException as failure:  # noqa: BLE001 - `result` raises it
+            error = failure
+        self._end(results, error)
 
     def forget(self) -> None:
         """Nobody wants it: where it was not begun, it never will be."""
         self._work = None
+
+    def give_up(self, error: BaseException) -> None:
+        """Whatever it comes to, this is what it came to; unless it is done."""
+        self._end([], error)
 
     async def result(self) -> _T:
         """Its result, once there is one.
@@ -53,6 +64,14 @@ class Job(Generic[_T]):
             raise self._error
         return self._results[0]
 
+    def _end(self, results: list[_T], error: BaseException | None) -> None:
+        with self._lock:
+            if self._is_done:
+                return
+            self._is_done = True
+            self._results, self._error = results, error
+        self._completion.set()
+
 
 class Workers:
     """Some threads that take jobs in turn, started when there is something to do.
@@ -65,18 +84,36 @@ class Workers:
     def __init__(self, count: int, name: str) -> None:
         self._count = count
         self._name = name
+        self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._running: dict[threading.Thread, Job[Any] | None] = {}
 
     def submit(self, work: Callable[[], _T]) -> Job[_T]:
         """Have some work done; never blocks."""
         job = Job(work)
         self._jobs.put(job)
-        if len(self._threads) < self._count:
-            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._hire()
         return job
+
+    def give_up_after(self, limit_s: float) -> None:
+        """Give up what has been worked on for longer, and have others go on.
+
+        The thread that is stuck in it is left to itself, and another takes its place.
+        """
+        now = time.monotonic()
+        with self._lock:
+            stuck = {
+                thread: job
+                for thread, job in self._running.items()
+                if job is not None
+                and job.began_s is not None
+                and now - job.began_s >= limit_s
+            }
+            for thread in stuck:
+                del self._running[thread]
+        for job in stuck.values():
+            job.give_up(TimeoutError(f"not done after {limit_s:g} s"))
+            self._hire()
 
     def close(self) -> None:
         """Begin nothing more; what is being done is left to its end."""
@@ -87,9 +124,25 @@ class Workers:
                 break
             if job is not None:
                 job.forget()
-        for _ in self._threads:
+        for _ in self._running:
             self._jobs.put(None)
 
+    def _hire(self) -> None:
+        """Start a thread, unless there are enough."""
+        with self._lock:
+            if len(self._running) >= self._count:
+                return
+            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._running[thread] = None
+        thread.start()
+
     def _serve(self) -> None:
+        thread = threading.current_thread()
         while (job := self._jobs.get()) is not None:
+            with self._lock:
+                self._running[thread] = job
             job.run()
+            with self._lock:
+                if thread not in self._running:  # given up: another has its place
+                    return
+                self._running[thread] = None

@@ -67,6 +67,8 @@ class SearchOptions:
         heat: schedules that are measured together, beside the baseline.
         workers: threads that compile ahead while others are measured; 0 to compile
             only while nothing is measured, for a device that is the processor itself.
+        build_limit_s: after which building a schedule is given up, and the schedule
+            with it; the thread is left to itself, and others go on.
         measure: how samples are taken; its rules are those of the final race.
     """
 
@@ -78,6 +80,7 @@ class SearchOptions:
     finalists: int = attrs.field(default=4, validator=integer(1, 64))
     heat: int = attrs.field(default=8, validator=integer(1, 256))
     workers: int = attrs.field(default=2, validator=integer(0, 256))
+    build_limit_s: float = attrs.field(default=120.0, validator=number(0.001, 1e6))
     measure: MeasureOptions = attrs.field(
         factory=MeasureOptions, validator=instances(MeasureOptions)
     )

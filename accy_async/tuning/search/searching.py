@@ -84,7 +84,9 @@ class Searching:
             size=options.heat,
             trials=() if kept is None else kept.trials,
         )
-        self._workshop = Workshop(backend, build, buffers, options.workers)
+        self._workshop = Workshop(
+            backend, build, buffers, options.workers, options.build_limit_s
+        )
         self._thinkers = Workers(1, "choose what to measure")
         self._thinking: Job[None] | None = None
         self._user_pace = pace

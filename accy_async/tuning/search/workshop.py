@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
+import anyio
+
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.cleanup import destroy_all
@@ -48,6 +50,7 @@ class Workshop:
         build: makes a schedule's kernel.
         buffers: the buffers that all candidates take.
         workers: threads that build ahead; 0 for none ahead.
+        limit_s: after which building one is given up.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class Workshop:
         build: Build,
         buffers: Sequence[BufferBinding],
         workers: int,
+        limit_s: float,
     ) -> None:
+        self._limit_s = limit_s
         self._backend = backend
         self._build = build
         self._buffers = tuple(buffers)
@@ -85,7 +90,7 @@ class Workshop:
         Cancellation: what is being built goes on, and is awaited the next time.
         """
         try:
-            variant, made = await self._job(schedule).result()
+            variant, made = await self._built(schedule)
             artifact = self._artifact(variant) if made is None else made
             loaded = await self._load(artifact)
         except (DeviceLost, OutOfMemory, SessionClosed):
@@ -129,6 +134,14 @@ class Workshop:
         self._workers.close()
 
     # Within
+
+    async def _built(self, schedule: Schedule) -> _Built:
+        """What a thread made of it; gives up any that is stuck meanwhile."""
+        job = self._job(schedule)
+        while True:
+            with anyio.move_on_after(self._limit_s):
+                return await job.result()
+            self._workers.give_up_after(self._limit_s)
 
     def _job(self, schedule: Schedule) -> Job[_Built]:
         job = self._jobs.get(schedule)
