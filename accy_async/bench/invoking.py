@@ -23,6 +23,7 @@ from accy_async.errors import (
     AccyError,
     DeviceLost,
     OutOfMemory,
+    RuntimeUnavailable,
     SessionClosed,
 )
 from accy_async.fragment.submission import in_order, launches_alone
@@ -81,6 +82,7 @@ class Invocations:
         inputs: Sequence[Any],
         rules: RaceRules,
         time_limit_s: float,
+        build_limit_s: float,
         stack: AsyncExitStack,
     ) -> None:
         self._session = session
@@ -89,6 +91,7 @@ class Invocations:
         self._inputs = inputs
         self._rules = rules
         self._time_limit_s = time_limit_s
+        self._build_limit_s = build_limit_s
         self._stack = stack
         self._handles: list[Handle] = []
         self._stream: StreamHandle | None = None
@@ -184,9 +187,12 @@ class Invocations:
 
     async def _load(self, name: str) -> LoadedFragment:
         program, options = self._benchmark.variant(name)
-        compiled = await self._session.compile_fragment(
-            program, *self._inputs, options=options
-        )
+        with anyio.move_on_after(self._build_limit_s) as scope:
+            compiled = await self._session.compile_fragment(
+                program, *self._inputs, options=options
+            )
+        if scope.cancelled_caught:  # the thread stops at its next kernel
+            raise RuntimeUnavailable(f"not compiled after {self._build_limit_s:g} s")
         return await self._stack.enter_async_context(
             await self._session.load_fragment(compiled, options=options)
         )
@@ -351,6 +357,7 @@ async def open_invocations(
     rules: RaceRules,
     *,
     time_limit_s: float,
+    build_limit_s: float,
 ) -> AsyncIterator[Invocations]:
     """Begin to measure a fragment's candidates.
 
@@ -360,12 +367,15 @@ async def open_invocations(
         inputs: the arguments.
         rules: of the race.
         time_limit_s: after which a call is given up.
+        build_limit_s: after which compiling a candidate is given up.
 
     Cancellation: an ordinary exit: what is on the stream is awaited for the grace at
         most, and everything that was opened is destroyed.
     """
     async with AsyncExitStack() as stack:
-        running = Invocations(session, benchmark, inputs, rules, time_limit_s, stack)
+        running = Invocations(
+            session, benchmark, inputs, rules, time_limit_s, build_limit_s, stack
+        )
         primary: BaseException | None = None
         try:
             running.open()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import attrs
 import numpy as np
 
@@ -105,8 +106,12 @@ async def open_candidates(
     session: Session,
     candidates: Mapping[str, KernelCandidate],
     bindings: Sequence[BufferBinding],
+    *,
+    limit_s: float,
 ) -> AsyncIterator[tuple[list[Candidate], dict[str, str]]]:
     """Make and load a kernel's candidates, and unload them on the way out.
+
+    Each is given up after ``limit_s``.
 
     Yields:
         Those that could be loaded, and of the others why not, by name.
@@ -125,12 +130,17 @@ async def open_candidates(
 
         stack.callback(unload)
         for name, candidate in candidates.items():
+            scope = anyio.move_on_after(limit_s)
             try:
-                variant, kernel = await _load(session, candidate, name)
+                with scope:
+                    variant, kernel = await _load(session, candidate, name)
             except (DeviceLost, OutOfMemory, SessionClosed):
                 raise
             except Exception as error:  # noqa: BLE001 - code of the file's
                 failed[name] = f"{type(error).__name__}: {error}"
+                continue
+            if scope.cancelled_caught:  # its thread is left to itself
+                failed[name] = f"not made and loaded after {limit_s:g} s"
                 continue
             loaded.append(kernel)
             geometry = variant.geometry

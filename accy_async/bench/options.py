@@ -33,6 +33,7 @@ class BenchOptions:
         cache: what the device's caches hold when a kernel begins; fragments find what
             the call before left.
         time_limit_s: after which a candidate is given up.
+        build_limit_s: after which making a candidate is given up, and compiling it.
         confidence: of all intervals.
         seed: of the order within the rounds.
     """
@@ -46,6 +47,7 @@ class BenchOptions:
         default=CacheState.WARM, converter=_cache, validator=enum(CacheState)
     )
     time_limit_s: float = attrs.field(default=10.0, validator=number(0.001, 1e6))
+    build_limit_s: float = attrs.field(default=120.0, validator=number(0.001, 1e6))
     confidence: float = attrs.field(default=0.95, validator=number(0.5, 1.0 - 1e-6))
     seed: int = attrs.field(default=0, validator=integer(0, 2**63 - 1))
 

@@ -69,7 +69,9 @@ class Races:
         """
         self._watcher.begin(blank.name, self._options.samples)
         self.done[blank.name] = attrs.evolve(blank, is_complete=False)
-        async with open_candidates(session, candidates, bindings) as (fit, failed):
+        async with open_candidates(
+            session, candidates, bindings, limit_s=self._options.build_limit_s
+        ) as (fit, failed):
             await self._race(session, blank, tuple(candidates), fit, failed, check)
 
     async def _race(
@@ -145,6 +147,7 @@ class Races:
             inputs,
             self._options.rules,
             time_limit_s=self._options.time_limit_s,
+            build_limit_s=self._options.build_limit_s,
         ) as running:
             is_complete = False
             try:

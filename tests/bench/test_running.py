@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import anyio
 import numpy as np
 import pytest
 
-from accy_async.backends import RecordingBackend
+from accy_async.artifact import ArtifactFormat, FixedLaunch, KernelCallArtifact
+from accy_async.backends import BackendKind, RecordingBackend
 from accy_async.bench import (
     Benchmark,
     BenchOptions,
@@ -22,6 +24,7 @@ from accy_async.bench import (
     fragment_benchmark,
 )
 from accy_async.bench import running as running_module
+from accy_async.bench.ceilings import ceiling_kernels
 from accy_async.errors import DeviceError, DeviceLost, OutOfMemory
 from accy_async.session import open_session
 from tests.bench.files import doubling, kernel_benchmark
@@ -208,6 +211,62 @@ async def test_what_is_wrong_with_one_is_told_by_its_line_and_others_go_on() -> 
     (candidate,) = report.benchmarks[2].candidates
     assert (candidate.status, candidate.reason) == ("failed", "ValueError: no code")
     assert report.benchmarks[3].is_sound
+
+
+@pytest.mark.usefixtures("no_ceilings")
+async def test_candidates_that_are_never_made_are_given_up() -> None:
+    gate = threading.Event()
+
+    def stuck(capabilities: Any) -> Any:
+        gate.wait(60.0)
+        return doubling(2.0)(capabilities)
+
+    def traced_for_ever(x: Any) -> Any:
+        gate.wait(60.0)
+        return x + x
+
+    device = RecordingBackend()
+    made = doubling(2.0)(device.capabilities)
+    kernels = KernelBenchmark(
+        name="kernels",
+        candidates={"stuck": stuck, "good": made},
+        arguments=[Output((256,)), np.ones(256, np.float32)],
+    )
+    programs = FragmentBenchmark(
+        name="programs",
+        candidates={"stuck": traced_for_ever},
+        inputs=[np.ones(8, np.float32)],
+    )
+    options = BenchOptions(samples=4, build_limit_s=0.05)
+    try:
+        report = await bench_on(device, kernels, programs, options=options)
+    finally:
+        gate.set()
+    for found in report.benchmarks:
+        assert found.candidates[0].status == "failed"
+        assert "after 0.05 s" in found.candidates[0].reason
+    good = report.benchmarks[0].candidates[1]
+    assert (good.status, good.reason) == ("measured", "")
+
+
+@pytest.mark.usefixtures("no_ceilings")
+async def test_cold_caches_are_overwritten_before_each_launch() -> None:
+    device = RecordingBackend()
+    await bench_on(
+        device, kernel_benchmark(a=2.0), options=BenchOptions(samples=4, cache="cold")
+    )
+    assert device.fill_count >= device.launch_count > 4
+
+
+def test_ceilings_fit_into_the_grids_of_every_device() -> None:
+    capabilities = RecordingBackend(
+        kind=BackendKind.CUDA, format=ArtifactFormat.CUDA_PTX
+    ).capabilities
+    for kernel in ceiling_kernels(capabilities):
+        artifact = kernel.variant(capabilities).artifact
+        assert isinstance(artifact, KernelCallArtifact)
+        assert isinstance(artifact.launch, FixedLaunch)
+        assert artifact.launch.grid[0] <= 65_535
 
 
 @pytest.mark.usefixtures("no_ceilings")
