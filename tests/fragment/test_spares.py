@@ -10,8 +10,11 @@ import pytest
 from accy_async import DeviceArray, DType, open_session
 from accy_async.backends import RecordingBackend
 from accy_async.compiler import trace
+from accy_async.errors import InvalidBuffer, InvalidGraph
 from accy_async.fragment.spares import MOST_KEPT_BYTES
+from accy_async.graph import LaunchGraphBuilder
 from tests.fragment.plans import ADD
+from tests.graph.graphs import kernel_entry
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +64,26 @@ async def test_a_result_that_is_freed_is_gone() -> None:
         assert y.is_freed
         assert not backend.is_alive(y.handle)
         assert (await add(x, x)).handle is not y.handle
+
+
+async def test_a_freed_buffer_is_refused_to_whom_it_was_bound() -> None:
+    """Given to the next result instead, it would be written by a plan of before."""
+    b = LaunchGraphBuilder()
+    b.kernel(kernel_entry(1), [b.buffer("t", DType.F32, 8).read_write])
+    plan = b.build()
+    async with open_session(RecordingBackend()) as session:
+        x = await session.upload(ONES)
+        add = await session.load_fragment(ADD)
+        result = await add(x, x)
+        prepared = await session.prepare(plan, {"t": result})
+        await prepared.run()
+        result.free()
+        again = await add(x, x)
+        assert again.handle is not result.handle
+        with pytest.raises(InvalidGraph, match="destroyed"):
+            await prepared.run()
+        with pytest.raises(InvalidBuffer, match="destroyed"):
+            await session.download(result)
 
 
 async def test_a_buffer_that_work_or_another_library_uses_is_left_alone() -> None:
