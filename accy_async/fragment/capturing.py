@@ -48,7 +48,7 @@ class InvocationCapture:
         self._begun = anyio.Event()
         self._mark: Mark | None = None
         self._error: AccyError | None = None
-        taps.append(self._take)
+        taps.append(self)
 
     async def wait(self) -> InvocationBindings:
         """Await the next call, and the copies that it makes.
@@ -59,6 +59,7 @@ class InvocationCapture:
 
         Raises:
             AccyError: the copies could not be made, or failed, as did the call then.
+            SessionClosed: the fragment was closed before there was a call.
 
         Cancellation: only the wait stops.
         """
@@ -82,8 +83,8 @@ class InvocationCapture:
 
         Cancellation: shielded from it; what a copy still uses the reaper frees.
         """
-        if self._take in self._taps:
-            self._taps.remove(self._take)
+        if self in self._taps:
+            self._taps.remove(self)
         self._bindings.close()
         await anyio.lowlevel.cancel_shielded_checkpoint()
 
@@ -98,13 +99,15 @@ class InvocationCapture:
     ) -> None:
         await Cleanup(self._backend, "capturing a call", 0.0).exit(exc, self.aclose)
 
-    async def _take(
+    # As a `Tap`
+
+    async def begin(
         self,
         arguments: Sequence[DeviceArray | HostArray],
         options: LaunchOptions,
         stream: StreamHandle,
     ) -> None:
-        """The call begins; see `accy_async.fragment.invoker.Tap`.
+        """The call begins.
 
         Cancellation: the call after it is listened to instead.
         """
@@ -121,7 +124,7 @@ class InvocationCapture:
             self._error = error  # told to who waits here, not to who calls
         except BaseException:
             if not bindings.is_closed:
-                self._taps.append(self._take)
+                self._taps.append(self)
             raise
         self._begun.set()
 
@@ -142,3 +145,8 @@ class InvocationCapture:
             await run_abandonable(write, lambda _: None, name="capture")
         else:
             write()
+
+    def end(self, why: AccyError) -> None:
+        """There will be no call."""
+        self._error = why
+        self._begun.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import Handle, LoadedArtifact, StreamHandle
     from accy_async.dtypes import ScalarArgument
+    from accy_async.errors import AccyError
     from accy_async.fragment.arguments import HostArray
     from accy_async.fragment.streams import FragmentStreams
     from accy_async.graph.plan import LaunchGraphPlan
@@ -35,11 +36,20 @@ __all__ = ["Invoker", "Tap"]
 
 _PLAIN = LaunchOptions()
 
-Tap = Callable[
-    [Sequence["DeviceArray | HostArray"], LaunchOptions, "StreamHandle"],
-    Awaitable[None],
-]
-"""Told of an invocation, which awaits it: its arguments, its scalars, its stream."""
+
+class Tap(Protocol):
+    """Told of a fragment's next invocation; fails with nothing but cancellations."""
+
+    async def begin(
+        self,
+        arguments: Sequence[DeviceArray | HostArray],
+        options: LaunchOptions,
+        stream: StreamHandle,
+    ) -> None:
+        """An invocation begins, and awaits this: its arguments, scalars, stream."""
+
+    def end(self, why: AccyError) -> None:
+        """There will be none."""
 
 
 class Invoker:
@@ -57,8 +67,8 @@ class Invoker:
 
     Attributes:
         graph: what invocations launch that begin from now on.
-        taps: each is told of the next invocation, with its arguments and the stream
-            that it runs on, before it submits anything; and must not fail.
+        taps: each is told of the next invocation, before it submits anything; or,
+            where there will be none, of that.
     """
 
     def __init__(
@@ -127,12 +137,14 @@ class Invoker:
         told = None if self._observer is None else self._begin()
         try:
             while self.taps:
-                await self.taps.pop()(taken, options, stream)
+                await self.taps.pop().begin(taken, options, stream)
             results = await lane.run(
                 self.graph, taken, options, stream, to_host=to_host
             )
         except BaseException as error:
             self._end(told, error)
+            if self._is_closed:
+                self._end_taps()
             await self._abandon(lane, stream, error)
             raise
         del self._running[lane]
@@ -160,6 +172,7 @@ class Invoker:
     def detach(self) -> list[Handle]:
         """What it has, for others to destroy; lanes in use go when they are done."""
         self._is_closed = True
+        self._end_taps()
         handles: list[Handle] = []
         while self._idle:
             handles += self._idle.pop().detach()
@@ -183,7 +196,14 @@ class Invoker:
         if self._check_open is not None:
             self._check_open("calling a fragment")
         if self._is_closed:
-            raise SessionClosed(f"fragment {self._plan.name!r} was closed")
+            raise self._closed()
+
+    def _end_taps(self) -> None:
+        while self.taps:
+            self.taps.pop().end(self._closed())
+
+    def _closed(self) -> SessionClosed:
+        return SessionClosed(f"fragment {self._plan.name!r} was closed")
 
     def _open_lane(self) -> Lane:
         return Lane(

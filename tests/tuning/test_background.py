@@ -114,6 +114,23 @@ async def test_a_winner_is_swapped_in_between_two_calls(store: TuningStore) -> N
     assert len(store.load("launch_tuning")) == 1
 
 
+async def test_a_fragment_that_is_closed_is_waited_for_no_more() -> None:
+    """Nobody can call it any more; the others are tuned."""
+    device = scripted()
+    async with open_session(device) as session:
+        closed = await session.load_fragment(CHAIN, tuning=None)
+        fragment = await session.load_fragment(ADD, tuning=None)
+        tuning = session.tuning(closed, fragment, budget=ALL, store=None, options=QUICK)
+        async with tuning as tuner:
+            await closed.aclose()
+            await fragment(ONES, ONES)
+            with anyio.fail_after(5):
+                await tuner.wait()
+            assert tuner.skipped == {"chain": "fragment 'chain' was closed"}
+            assert [one.kernel for one in tuner.results] == ["kernel_0"]
+    assert not device.left()
+
+
 async def test_the_next_start_knows_and_another_device_does_not(
     store: TuningStore,
 ) -> None:
