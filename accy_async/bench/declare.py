@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -197,7 +198,7 @@ class Output:
     @property
     def byte_size(self) -> int:
         """Bytes in all."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.size_bytes
+        return math.prod(self.shape) * self.dtype.size_bytes
 
 
 def _array(value: Any) -> Any:  # noqa: ANN401 - what is no array is refused

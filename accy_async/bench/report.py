@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import attrs
@@ -22,15 +21,18 @@ __all__ = [
 
 _FORMAT = "accy-async bench"
 _VERSION = 1
+_LEAST_NS, _MOST_NS = 1e-6, 1e18
+"""A sample may be of many launches, and none lasts for 30 years."""
 
 
 def _times(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Times are above 0: what is compared are their logarithms."""
+    """Times are such that they can be compared, which is by their logarithms."""
     assert isinstance(value, tuple)
     for one in value:
-        if not (one > 0.0 and math.isfinite(one)):
+        if not _LEAST_NS <= one <= _MOST_NS:
             name = f"{type(instance).__name__}.{attribute.name}"
-            raise InvalidValue(name, one, "times above 0")
+            expected = f"{_LEAST_NS:g} to {_MOST_NS:g} nanoseconds"
+            raise InvalidValue(name, one, expected)
 
 
 @attrs.frozen(kw_only=True)
