@@ -7,6 +7,7 @@ value)``.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -30,6 +31,8 @@ __all__ = [
     "instances",
     "integer",
     "integers",
+    "is_index",
+    "listed",
     "mapping_of_text",
     "member_of",
     "number",
@@ -43,6 +46,7 @@ __all__ = [
 U32_MAX = 2**32 - 1
 _NO_SEQUENCES = (str, bytes, bytearray, memoryview, AbstractSet, Mapping)
 _E = TypeVar("_E", bound=Enum)
+_T = TypeVar("_T")
 
 
 def field_name(instance: object, attribute: Attribute[object]) -> str:
@@ -228,6 +232,33 @@ def enum(kind: type[Enum]) -> Validator:
             raise InvalidType(name, value, expected)
 
     return check
+
+
+def listed(name: str, value: Iterable[_T], expected: str) -> tuple[_T, ...]:
+    """The items of an argument.
+
+    Args:
+        name: the argument's, after the function's.
+        value: what was given.
+        expected: what is said to be expected.
+
+    Raises:
+        InvalidType: there is nothing to go through; or it is text, or bytes.
+    """
+    if isinstance(value, (str, bytes)):
+        raise InvalidType(name, value, expected)
+    try:
+        return tuple(value)
+    except TypeError as error:
+        raise InvalidType(name, value, expected) from error
+
+
+def is_index(value: object, count: int) -> bool:
+    """True for an integer, of any library's, that names one of so many items."""
+    try:
+        return 0 <= operator.index(value) < count  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:

@@ -38,6 +38,7 @@ from accy_async.values import (
     instances,
     integer,
     integers,
+    is_index,
     member_of,
     one_of,
     optional,
@@ -407,9 +408,9 @@ class ArtifactPlan:
         Raises:
             InvalidArtifact: there is none.
         """
-        if not 0 <= slot_id < len(self.slots):
+        if not is_index(slot_id, len(self.slots)):
             raise InvalidArtifact(
-                f"plan {self.name!r}: slot {slot_id}, it has {len(self.slots)}"
+                f"plan {self.name!r}: slot {slot_id!r}, it has {len(self.slots)}"
             )
         return self.slots[slot_id]
 
@@ -419,9 +420,9 @@ class ArtifactPlan:
         Raises:
             InvalidArtifact: there is none.
         """
-        if not 0 <= index < len(self.kernels):
+        if not is_index(index, len(self.kernels)):
             raise InvalidArtifact(
-                f"plan {self.name!r}: kernel {index}, it has {len(self.kernels)}"
+                f"plan {self.name!r}: kernel {index!r}, it has {len(self.kernels)}"
             )
         return self.kernels[index]
 

@@ -13,6 +13,7 @@ from accy_async.values import (
     enum,
     instances,
     integer,
+    is_index,
     member_of,
     optional,
     text,
@@ -115,9 +116,9 @@ class LaunchResourcePlan:
         Raises:
             LaunchArgumentMismatch: there is none.
         """
-        if not 0 <= index < len(self.candidates):
+        if not is_index(index, len(self.candidates)):
             raise LaunchArgumentMismatch(
-                f"launch candidate {index}, expected 0 to {len(self.candidates) - 1}"
+                f"launch candidate {index!r}, expected 0 to {len(self.candidates) - 1}"
             )
         return self.candidates[index]
 

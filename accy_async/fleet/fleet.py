@@ -289,7 +289,7 @@ async def _all_open(crew: Crew) -> None:
 async def _listed(
     workers: Workers, grace: float | None
 ) -> Sequence[WorkerPlace | WorkerSource]:
-    if workers == "all":
+    if isinstance(workers, str) and workers == "all":
         names = await run_abandonable(gpu_names, lambda _: None, name="count GPUs")
         return [LocalPlace(name, grace=grace) for name in names]
     expected = "'all', or a list of devices, open backends, places and sources"

@@ -11,7 +11,7 @@ import anyio.lowlevel
 from accy_async.artifact.planned import SlotRole
 from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
 from accy_async.backends.handles import BufferAccess, BufferBinding, BufferHandle
-from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
+from accy_async.errors import InvalidArtifact, InvalidType, LaunchArgumentMismatch
 from accy_async.fragment.graphs import count_slot_name, element_counts, slot_name
 from accy_async.fragment.memory import Buffers, write_constants
 from accy_async.graph.options import LaunchOptions, check_options
@@ -19,7 +19,7 @@ from accy_async.graph.prepared import PreparedGraph
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
-    from accy_async.artifact.planned import ArtifactPlan
+    from accy_async.artifact.planned import ArtifactPlan, PlannedKernel
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import LoadedArtifact
     from accy_async.dtypes import ScalarArgument
@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.tuning.choice import LaunchTuning
 
-__all__ = ["InvocationBindings", "allocate_bindings", "check_input_sizes"]
+__all__ = [
+    "InvocationBindings",
+    "allocate_bindings",
+    "check_bindings_given",
+    "check_input_sizes",
+    "check_kernel_buffers",
+]
 
 _MOST_GRAPHS = 8
 """Graphs that bindings keep prepared; the one unused longest goes first."""
@@ -252,6 +258,41 @@ class InvocationBindings:
     def _check(self) -> None:
         if self._is_closed:
             raise LaunchArgumentMismatch(f"{self!r} cannot be used")
+
+
+def check_bindings_given(name: str, bindings: object, plan: ArtifactPlan) -> None:
+    """Refuse what are no bindings of a fragment with this plan.
+
+    Raises:
+        InvalidType: it is something else.
+        LaunchArgumentMismatch: they are of another fragment.
+    """
+    if not isinstance(bindings, InvocationBindings):
+        raise InvalidType(name, bindings, "InvocationBindings")
+    if bindings.plan is not plan and bindings.plan != plan:
+        raise LaunchArgumentMismatch(
+            f"{name}: {bindings!r} are of another fragment than {plan.name!r}"
+        )
+
+
+def check_kernel_buffers(
+    plan: ArtifactPlan, kernel: PlannedKernel, buffers: Sequence[BufferBinding]
+) -> None:
+    """Refuse buffers that a kernel would reach beyond.
+
+    Raises:
+        LaunchArgumentMismatch: one is smaller than its slot; a number of others than
+            it takes is refused with the launch.
+    """
+    for place, (argument, given) in enumerate(
+        zip(kernel.arguments, buffers, strict=False)
+    ):
+        wanted = plan.slot(argument.slot_id).byte_size
+        if given.handle.byte_size < wanted:
+            raise LaunchArgumentMismatch(
+                f"kernel {kernel.entry_name!r}: buffer {place} has "
+                f"{given.handle.byte_size} bytes, it takes {wanted}"
+            )
 
 
 def check_input_sizes(plan: ArtifactPlan, sizes: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ from accy_async.fragment.capturing import InvocationCapture
 from accy_async.fragment.invoker import Invoker
 from accy_async.fragment.streams import FragmentStreams
 from accy_async.fragment.tuned import TunedFragment
+from accy_async.values import listed
 
 if TYPE_CHECKING:
     from accy_async.artifact.entry import KernelCallArtifact
@@ -168,7 +169,10 @@ class LoadedFragment(TunedFragment):
 
         Raises, Cancellation: as for a call.
         """
-        return await self._invoker.invoke(arguments, tuple(runtime_scalars))
+        return await self._invoker.invoke(
+            listed("invoke.arguments", arguments, "a list of arrays"),
+            listed("invoke.runtime_scalars", runtime_scalars, "a list of scalars"),
+        )
 
     def capture_invocation(self) -> InvocationCapture:
         """Have the next call copy what it works on, into bindings. Sync.

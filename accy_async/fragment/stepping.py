@@ -15,6 +15,7 @@ from accy_async.backends.launch import LaunchRequest
 from accy_async.errors import (
     InvalidArtifact,
     InvalidBuffer,
+    InvalidType,
     ReadBufferDestinationTooSmall,
     SessionClosed,
 )
@@ -23,6 +24,7 @@ from accy_async.fragment.bindings import (
     InvocationBindings,
     allocate_bindings,
     check_input_sizes,
+    check_kernel_buffers,
 )
 from accy_async.fragment.catalogue import FragmentCatalogue
 from accy_async.fragment.graphs import (
@@ -35,6 +37,7 @@ from accy_async.fragment.submission import in_order, submit_prepared
 from accy_async.graph.options import LaunchOptions
 from accy_async.tuning.choice import LaunchTuning
 from accy_async.tuning.launches import LaunchTuningCache
+from accy_async.values import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -169,6 +172,7 @@ class SteppedFragment(FragmentCatalogue):
         Cancellation: nothing is left allocated.
         """
         self._check("prepare_invocation_bindings")
+        inputs = listed("inputs", inputs, "a list of arrays, or of bytes")
         sizes = [host_bytes(one, writable=False).byte_size for one in inputs]
         check_input_sizes(self.plan, sizes)
         backend = self._backend
@@ -240,6 +244,8 @@ class SteppedFragment(FragmentCatalogue):
             SessionClosed: the fragment was closed.
         """
         self._check("submit_invocation")
+        if not isinstance(bindings, InvocationBindings):
+            raise InvalidType("bindings", bindings, "InvocationBindings")
         order = in_order(graph)
         prepared = bindings.prepared(graph, options)
         backend, stream = self._backend, options.stream
@@ -372,7 +378,9 @@ class SteppedFragment(FragmentCatalogue):
         kernel = self.plan.kernel(kernel_index)
         if candidate_index is None:
             candidate_index = options.tuning.get(self._names[kernel_index])
-        scalars = tuple(scalar_arguments)
+        buffers = listed("buffers", buffers, "a list of buffers")
+        scalars = listed("scalar_arguments", scalar_arguments, "a list of scalars")
+        check_kernel_buffers(self.plan, kernel, buffers)
         if candidate_index is None:
             counted = kernel.element_count_argument is ElementCountArgument.SCALAR_U32
             first = int(counted)
@@ -385,7 +393,7 @@ class SteppedFragment(FragmentCatalogue):
         request = LaunchRequest(
             artifact=loaded.artifact,
             loaded=loaded.loaded,
-            buffers=tuple(buffers),
+            buffers=buffers,
             scalars=scalars,
             geometry=geometry,
             stream=stream,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from accy_async.artifact.entry import ElementCountArgument
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
+from accy_async.fragment.bindings import check_bindings_given
 from accy_async.fragment.stepping import SteppedFragment
 from accy_async.tuning.launches import (
     LaunchCandidateBenchmarkOptions,
@@ -25,6 +26,7 @@ from accy_async.tuning.launches import (
     launch_candidate_record,
     measure_launch_candidates,
 )
+from accy_async.values import listed
 
 if TYPE_CHECKING:
     from accy_async.artifact.planned import PlannedKernel
@@ -98,6 +100,9 @@ class TunedFragment(SteppedFragment):
         """
         self._check("measure_invocation_launch_candidates")
         kernel = self.plan.kernel(kernel_index)
+        check_bindings_given("bindings", bindings, self.plan)
+        if not isinstance(options, LaunchCandidateBenchmarkOptions):
+            raise InvalidType("options", options, "LaunchCandidateBenchmarkOptions")
         scalars = self.scalars_for_kernel(
             kernel_index, options.base_options.runtime_scalars
         )
@@ -154,6 +159,7 @@ class TunedFragment(SteppedFragment):
             LaunchArgumentMismatch: they are more or fewer than the graph takes.
         """
         kernel = self.plan.kernel(kernel_index)
+        runtime_scalars = listed("runtime_scalars", runtime_scalars, "a list")
         takers = [k for k in self.plan.kernels if not k.runtime_scalar_defaults]
         wanted = sum(k.runtime_scalar_argument_count for k in takers)
         if len(runtime_scalars) != wanted:
@@ -191,14 +197,11 @@ class TunedFragment(SteppedFragment):
             LaunchArgumentMismatch: one is not of a kernel as it is here, which is
                 named with what differs; nothing changed.
         """
-        given = tuple(records)
+        what = "record_launch_candidate_records.records"
+        given = listed(what, records, "a list of records")
         for place, record in enumerate(given):
             if not isinstance(record, LaunchCandidateRecord):
-                raise InvalidType(
-                    f"record_launch_candidate_records.records[{place}]",
-                    record,
-                    "a LaunchCandidateRecord",
-                )
+                raise InvalidType(f"{what}[{place}]", record, "a LaunchCandidateRecord")
         found = self._tuning.record_all(self.plan.kernels, given)
         self._refresh()
         return found
@@ -229,6 +232,8 @@ class TunedFragment(SteppedFragment):
 
     def learn_launch_tuning(self, cache: LaunchTuningCache) -> None:
         """Take in what a cache knows of just these kernels, and use it from now on."""
+        if not isinstance(cache, LaunchTuningCache):
+            raise InvalidType("learn_launch_tuning.cache", cache, "a LaunchTuningCache")
         found = [cache.record_of(kernel) for kernel in self.plan.kernels]
         self._tuning.import_records(one for one in found if one is not None)
         self._refresh()

@@ -20,6 +20,7 @@ from accy_async.tuning.launches import LaunchTuningCache
 from accy_async.tuning.measuring import MeasureOptions
 from accy_async.tuning.pacing import SharedPace, TuningBudget
 from accy_async.tuning.store import TuningStore
+from accy_async.values import listed
 
 if TYPE_CHECKING:
     from accy_async.fragment import FragmentFunction, LoadedFragment
@@ -89,6 +90,12 @@ class SessionTuning(SessionRecords):
         """
         self._check("tuning")
         background_of = _fragments_of(self, fragments, inputs)
+        if not isinstance(exclusive, bool):
+            raise InvalidType("tuning.exclusive", exclusive, "True or False")
+        if options is not None and not isinstance(options, MeasureOptions):
+            raise InvalidType("tuning.options", options, "MeasureOptions")
+        if inputs is not None:
+            inputs = listed("tuning.inputs", inputs, "a list of arrays")
         allowed = _budget(budget, exclusive=exclusive)
         known = chosen_store("tuning.store", store)
         cache = LaunchTuningCache(self.capabilities)

@@ -100,7 +100,7 @@ class MultiCore:
         if isinstance(device, int) and not isinstance(device, bool):
             if 0 <= device < len(self._seats):
                 return self._seats[device]
-        elif device in self._names:
+        elif isinstance(device, str) and device in self._names:
             return self._seats[self._names.index(device)]
         known = ", ".join(self._names)
         raise InvalidValue("MultiSession.on.device", device, f"one of {known}")

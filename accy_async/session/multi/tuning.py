@@ -13,6 +13,7 @@ from accy_async.session.multi.core import MultiCore
 from accy_async.session.multi.fragments import MultiFragment
 from accy_async.session.tuner import Tuner
 from accy_async.tuning.measuring import Candidate
+from accy_async.values import listed
 
 if TYPE_CHECKING:
     from accy_async.artifact.planned import PlannedKernel
@@ -85,7 +86,7 @@ class MultiTuner:
         if isinstance(device, int) and not isinstance(device, bool):
             if 0 <= device < len(names):
                 return self._tuners[names[device]]
-        elif device in self._tuners:
+        elif isinstance(device, str) and device in self._tuners:
             return self._tuners[device]
         raise InvalidValue("MultiTuner.on.device", device, f"one of {', '.join(names)}")
 
@@ -132,6 +133,7 @@ class MultiTuner:
 
         Cancellation: as there.
         """
+        candidates = listed("measure.candidates", candidates, "a list of candidates")
         if not candidates:
             raise InvalidValue("measure.candidates", candidates, "at least one")
         devices: dict[str, str] = {}

@@ -15,6 +15,7 @@ from accy_async.tuning.measuring.candidate import (
 )
 from accy_async.tuning.measuring.core import Pace
 from accy_async.tuning.measuring.measuring import Measuring
+from accy_async.values import listed
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -51,7 +52,7 @@ async def open_measurement(
     Cancellation: an ordinary exit. What is on the stream is awaited for the grace at
         most, and everything that was opened is destroyed.
     """
-    given = tuple(candidates)
+    given = listed("measure.candidates", candidates, "a list of candidates")
     _check_candidates(given)
     measuring = Measuring(backend, given, options or MeasureOptions(), kept, pace)
     primary: BaseException | None = None
