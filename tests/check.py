@@ -18,7 +18,7 @@ CHECKS: tuple[tuple[str, ...], ...] = (
     ("ruff", "format", "--check"),
     ("ruff", "check"),
     ("mypy",),
-    ("pytest",),
+    ("pytest", "-n", "auto"),
 )
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run every check; the number that failed is the exit code."""
     failed = []
     for check in CHECKS:
-        command = [*check, *(arguments if check == ("pytest",) else ())]
+        command = [*check, *(arguments if check[0] == "pytest" else ())]
         print(f"==> {' '.join(command)}", flush=True)
         begun = time.monotonic()
         result = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=False)
