@@ -221,12 +221,17 @@ def member_of(kind: type[_E], value: object) -> _E:
 
 
 def enum(kind: type[Enum]) -> Validator:
-    """A member of the enum, not merely something equal to one."""
-    expected = "one of " + ", ".join(f"{kind.__name__}.{m.name}" for m in kind)
+    """A member of the enum, not merely something equal to one.
+
+    What is expected is told as members' values where a converter takes these.
+    """
+    members = "one of " + ", ".join(f"{kind.__name__}.{m.name}" for m in kind)
+    values = "one of " + ", ".join(repr(m.value) for m in kind)
 
     def check(instance: object, attribute: Attribute[Any], value: object) -> None:
         if not isinstance(value, kind):
             name = field_name(instance, attribute)
+            expected = members if attribute.converter is None else values
             if isinstance(value, str):
                 raise InvalidValue(name, value, expected)
             raise InvalidType(name, value, expected)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,28 @@ def test_every_page_is_in_the_contents() -> None:
     contents = (DOCS / "index.md").read_text("utf-8").split("{toctree}")[1]
     listed = set(re.findall(r"^([a-z]+)$", contents, re.MULTILINE))
     assert listed == {page.stem for page in PAGES} - {"index"}
+
+
+@pytest.mark.parametrize(
+    "room", ["artifact", "bench", "fleet", "tuning", "tuning.search"]
+)
+def test_every_public_name_of_a_room_is_listed(room: str) -> None:
+    package = importlib.import_module(f"accy_async.{room}")
+    text = (DOCS / "api.md").read_text("utf-8")
+    modules = dict(re.findall(r"automodule:: (\S+)\n((?: +.*\n)*)", text))
+    alone = set(re.findall(r"auto(?:class|function):: (\S+)", text))
+
+    def is_listed(name: str) -> bool:
+        value = getattr(package, name)
+        if not isinstance(value, (type, types.FunctionType)):
+            return True  # an alias, or a module
+        options = modules.get(value.__module__, "")
+        members = re.search(r":members:([^:]*)", options)
+        named = set() if members is None else set(re.findall(r"\w+", members[1]))
+        is_whole = members is not None and not named
+        return is_whole or name in named or f"{package.__name__}.{name}" in alone
+
+    assert [name for name in package.__all__ if not is_listed(name)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])

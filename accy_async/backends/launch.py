@@ -41,7 +41,10 @@ class LaunchRequest:
     geometry: FixedLaunch = attrs.field(validator=instances(FixedLaunch))
     buffers: tuple[BufferBinding, ...] = attrs.field(
         default=(),
-        validator=tuple_of(BufferBinding, expected="BufferBinding values"),
+        validator=tuple_of(
+            BufferBinding,
+            expected="BufferBinding values, as an array's binding() gives",
+        ),
     )
     scalars: tuple[ScalarArgument, ...] = attrs.field(
         default=(),

@@ -62,7 +62,7 @@ def _line() -> str:
 def _inputs(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     name = f"{type(instance).__name__}.{attribute.name}"
     if not callable(value) and not isinstance(value, (list, tuple)):
-        raise InvalidType(name, value, "arrays, or a function that makes them")
+        raise InvalidType(name, value, "a list of arrays, or a function that makes it")
 
 
 def _candidates(

@@ -19,8 +19,8 @@ import numpy as np
 from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.completion import run_abandonable
 from accy_async.backends.devicegraph import GraphNode, GraphRequest
+from accy_async.bench.loading import where_of
 from accy_async.errors import (
-    AccyError,
     DeviceLost,
     OutOfMemory,
     RuntimeUnavailable,
@@ -330,9 +330,11 @@ class Invocations:
             entrant.status = CandidateStatus.TIMED_OUT
             entrant.reason = f"not done after {self._time_limit_s:g} s"
             self.open()  # what never ends keeps its stream
-        except AccyError as error:
+        except Exception as error:  # noqa: BLE001 - its program is code of the file's
+            file = self._benchmark.declared.rpartition(":")[0]
+            at = where_of(error, file, " ")
             entrant.status = CandidateStatus.FAILED
-            entrant.reason = f"{type(error).__name__}: {error}"
+            entrant.reason = f"{at}: {type(error).__name__}: {error}".lstrip(" :")
 
     async def settle(self) -> None:
         """Return when the stream is idle; who never ended is on another one."""

@@ -103,12 +103,15 @@ class FragmentFunction:
         """The fragment for arguments of these types; compiled and loaded if need be.
 
         Args:
-            specs: arrays, `TensorType` values, or constants; nested as arguments are.
+            specs: types (``"f32[8,64]"``, `TensorType` values), arrays, or constants;
+                nested as arguments are.
             named: the same by name.
 
         Raises, Cancellation: as for a call, but that nothing is run.
         """
-        asked = self._read(specs, named)
+        structure, leaves = flatten((specs, named))
+        typed = iter([_type_of_text(leaf) for leaf in leaves])
+        asked = self._read(*structure.unflatten(typed))
         loaded = self._find(asked)
         if loaded is None:
             loaded = await self._get(asked)
@@ -237,6 +240,12 @@ class _Asked(NamedTuple):
         ]
         args, kwargs = self.structure.unflatten(iter(given))
         return args, kwargs
+
+
+def _type_of_text(leaf: object) -> object:
+    """The type that a text such as "f32[8]" names; anything else as it is."""
+    is_type = isinstance(leaf, str) and leaf.endswith("]")
+    return TensorType.parse(leaf) if is_type else leaf
 
 
 async def _close_all(name: str, fragments: Sequence[LoadedFragment]) -> None:

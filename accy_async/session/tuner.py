@@ -82,6 +82,7 @@ class Tuner:
         self.is_exclusive = is_exclusive
         self._session = session
         self._is_over = False
+        self._passed_over: dict[str, str] = {}
         self._background: BackgroundTuning | None = None
 
     # Fragments, in the background
@@ -97,8 +98,9 @@ class Tuner:
 
     @property
     def skipped(self) -> Mapping[str, str]:
-        """Why fragments could not be tuned, by their names."""
-        return dict(self._background.skipped) if self._background else {}
+        """Why fragments are not tuned, by their names; where nothing is to do, too."""
+        failed = self._background.skipped if self._background else {}
+        return {**self._passed_over, **failed}
 
     @property
     def progress(self) -> TuningProgress | None:

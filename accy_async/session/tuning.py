@@ -68,7 +68,8 @@ class SessionTuning(SessionRecords):
         reads the store.
 
         Args:
-            fragments: loaded in this session; of a function, what is loaded now.
+            fragments: loaded in this session; of a function, what is loaded now. What
+                there is nothing to tune of is in `Tuner.skipped`.
             budget: what samples may take.
             exclusive: for benchmarks: wait for the device to be idle first, then take
                 sample after sample; what ran beside other work of the session is
@@ -105,6 +106,7 @@ class SessionTuning(SessionRecords):
         tuner = Tuner(self, cache, known, pace, is_exclusive=exclusive)
         for fragment in background_of:
             fragment.learn_launch_tuning(cache)
+        tuner._passed_over = _nothing_to_tune(fragments)  # noqa: SLF001
         if exclusive:
             await self.backend.wait_device()
         primary: BaseException | None = None
@@ -166,3 +168,31 @@ def _fragments_of(
     if inputs is not None and len(found) != 1:
         raise InvalidValue("tuning.fragments", len(found), "one, with inputs")
     return list(dict.fromkeys(found))
+
+
+def _nothing_to_tune(
+    given: Sequence[LoadedFragment | FragmentFunction],
+) -> dict[str, str]:
+    """Why there is nothing to tune, by the name of a fragment or function."""
+    if not given:
+        return {}
+    from accy_async.fragment import FragmentFunction
+    from accy_async.fragment.tuning import untuned_kernels
+
+    reasons: dict[str, str] = {}
+    to_tune: set[str] = set()
+    for one in given:
+        loaded = one.fragments if isinstance(one, FragmentFunction) else (one,)
+        if not loaded:
+            reasons[one.name] = (
+                "nothing of it was loaded when the block began: call it before, or "
+                "await its specialise() with the arguments' types"
+            )
+        for fragment in loaded:
+            if untuned_kernels(fragment):
+                to_tune.add(fragment.name)
+            elif fragment.tunable_kernels:
+                reasons[fragment.name] = "the winners of its kernels are known"
+            else:
+                reasons[fragment.name] = "each of its kernels is launched in one way"
+    return {name: why for name, why in reasons.items() if name not in to_tune}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -132,6 +133,24 @@ async def test_one_candidate_alone_is_measured_as_well() -> None:
     (found,) = report.benchmarks
     assert len(found.candidates[0].times_ns) == 8
     assert found.winner == "only"
+
+
+@pytest.mark.usefixtures("no_ceilings")
+async def test_a_program_that_raises_is_out_and_the_others_are_measured() -> None:
+    def broken(x: Any) -> Any:
+        return x + 1 // 0
+
+    declared = FragmentBenchmark(
+        name="double",
+        candidates={"broken": broken, "sum": twice, "product": product},
+        inputs=[np.ones((8, 16), np.float32)],
+        kernels=False,
+    )
+    (found,) = (await bench_on("cpu", declared)).benchmarks
+    failed, *others = found.candidates
+    assert failed.status == "failed"
+    assert re.fullmatch(r".*test_running\.py:\d+: ZeroDivisionError: .*", failed.reason)
+    assert [one.status for one in others] == ["measured", "measured"]
 
 
 @pytest.mark.usefixtures("no_ceilings")

@@ -86,6 +86,34 @@ def candidate_of(fragment: LoadedFragment, index: int = 0) -> int | None:
     return fragment.graph.nodes[index].tuning_candidate
 
 
+async def test_what_there_is_nothing_to_tune_of_says_why(store: TuningStore) -> None:
+    def twice(x: Any) -> Any:
+        return x + x
+
+    async with open_session("cpu") as session:
+        function = await session.load_fragment(twice, tuning=None)
+        async with session.tuning(function, store=store) as tuner:
+            assert "nothing of it was loaded" in tuner.skipped["twice"]
+        await function.specialise("f32[1]")
+        async with session.tuning(function, store=store) as tuner:
+            await tuner.wait()
+            assert "launched in one way" in tuner.skipped["twice"]
+            assert not tuner.results
+    async with open_session(scripted()) as session:
+        fragment = await session.load_fragment(ADD, tuning=store)
+        how: Any = {
+            "budget": ALL,
+            "store": store,
+            "options": QUICK,
+            "inputs": [ONES, ONES],
+        }
+        async with session.tuning(fragment, **how) as tuner:
+            assert not tuner.skipped
+            await tuner.wait()
+        async with session.tuning(fragment, **how) as tuner:
+            assert "winners of its kernels are known" in tuner.skipped[fragment.name]
+
+
 async def test_a_winner_is_swapped_in_between_two_calls(store: TuningStore) -> None:
     device = scripted()
     async with open_session(device) as session:

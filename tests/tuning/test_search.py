@@ -525,6 +525,9 @@ async def test_what_makes_no_sense_is_refused_before_anything() -> None:
         await search(device, [1], build, buffers)  # type: ignore[arg-type]
     with pytest.raises(InvalidType, match="a function"):
         await search(device, SPACE, 3, buffers)  # type: ignore[arg-type]
+    for strategy in ("model", SuccessiveHalving):
+        with pytest.raises(InvalidType, match=r"such as SuccessiveHalving\(\)"):
+            await search(device, SPACE, build, buffers, strategy=strategy)  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="a geometry"):
         Variant(artifact=device.artifact)
     assert device.launches == []

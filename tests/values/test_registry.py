@@ -127,6 +127,8 @@ def test_enums_are_taken_by_their_text() -> None:
     assert entry.element_count_argument is ElementCountArgument.SCALAR_U32
     assert entry == ENTRY
     assert hash(entry) == hash(ENTRY)
+    with pytest.raises(InvalidValue, match=r"one of .*'cuda_ptx'"):
+        attrs.evolve(ENTRY, format="ptx")
 
 
 def test_repr_leaves_the_code_out() -> None:

@@ -66,10 +66,18 @@ async def open_search(
         raise InvalidType("search.space", space, "a SearchSpace")
     if not callable(build):
         raise InvalidType("search.build", build, "a function of a schedule")
+    begins = callable(getattr(strategy, "begin", None))
+    if strategy is not None and (isinstance(strategy, type) or not begins):
+        expected = "a strategy, such as SuccessiveHalving()"
+        raise InvalidType("search.strategy", strategy, expected)
     if baseline is None:
         baseline = next(space.schedules())
     elif baseline not in space:
-        raise InvalidValue("search.baseline", baseline, "a schedule of the space")
+        raise InvalidValue(
+            "search.baseline",
+            baseline,
+            "a schedule of the space, as space.schedule(...) gives",
+        )
     if kept is not None and kept.baseline != baseline:
         raise InvalidValue(
             "search.kept", kept.baseline, f"what was compared with {baseline}"
