@@ -48,7 +48,7 @@ async def test_c05_random_cancels_leave_a_flat_object_count() -> None:
     """C05: 2,000 cancels at random awaits of random operations grow nothing.
 
     After each, only the caller's objects are alive and the backend's books are as
-    they were; Python's own count of our objects is the same after 500 and 2,000.
+    they were; Python counts no more of our objects after 2,000 than after 500.
     """
     choose = random.Random(5)
     worlds = [(scenario, await scenario.start()) for scenario in SCENARIOS]
@@ -69,7 +69,8 @@ async def test_c05_random_cancels_leave_a_flat_object_count() -> None:
         world.check_untouched()
         world.backend.calls.clear()
         world.backend.launches.clear()
-    assert counts[RANDOM_CANCELS] == counts[500]
+    # What other tests left may still be on its way out: nothing has become more.
+    assert not counts[RANDOM_CANCELS] - counts[500]
     for scenario, world in worlds:
         await scenario.check_works(world)
 
