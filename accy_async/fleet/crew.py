@@ -174,12 +174,15 @@ class Crew:
         except Exception as error:  # noqa: BLE001 - who measures is told
             errand.stop(error)
             return ""
-        if reply.found is not None:
+        if reply.found is not None and reply.found.names == job.names:
             errand.board.done(job, reply.found)
         elif reply.lost:
             errand.board.lost(job, reply.lost, reply.culprit)
         else:
             why = reply.refused or "it answered nothing"
+            if reply.found is not None:
+                answered, asked = reply.found.names, job.names
+                why = f"it answered of {answered}, asked about {asked}"
             errand.stop(WorkerRefused(why, worker=job.worker))
         return reply.lost
 

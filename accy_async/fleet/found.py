@@ -135,6 +135,11 @@ class JobFound:
             why_not="no candidate works" if found is None else found.why_not,
         )
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The candidates'."""
+        return tuple(one.name for one in self.candidates)
+
     def candidate(self, name: str) -> CandidateOutcome:
         """What became of the candidate of that name; KeyError for none."""
         for one in self.candidates:

@@ -264,6 +264,19 @@ async def test_what_goes_wrong_on_the_way_out_is_raised_beside_the_blocks_own() 
     assert outcome.lost[0][1].endswith("it was killed; leaving it: nor that")
 
 
+@pytest.mark.parametrize("answered", [("a",), ("a", "a"), ("b", "a"), ("x", "y")])
+async def test_an_answer_of_other_candidates_is_no_answer(
+    answered: tuple[str, ...],
+) -> None:
+    """As of a worker that is not the same accy_async; it is not taken for lost."""
+    place = FakePlace("one", lambda *_: JobReply(found=found(answered)))
+    with pytest.raises(WorkerRefused, match="it answered of"):
+        async with open_fleet([place]) as fleet:
+            await fleet.measure(work_of("a", "b"))
+    assert place.opened == 1
+    assert place.open_count == 0
+
+
 async def test_what_no_worker_can_run_is_refused_before_anything() -> None:
     place = FakePlace("one", measures)
     async with open_fleet(place) as fleet:
