@@ -149,7 +149,7 @@ ROOMS: tuple[Room, ...] = (
 
 # The only places that may import each of these: behind them stand our protocols.
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "asyncio": (f"{PACKAGE}.backends.loops", f"{PACKAGE}.backends.firststep"),
+    "asyncio": (f"{PACKAGE}.backends.loops", f"{PACKAGE}.backends.nativecancel"),
     "cuda": (f"{PACKAGE}.backends.cuda", f"{PACKAGE}.compiler.nvrtc"),
     "cyclopts": (f"{PACKAGE}.cli",),
     "llvmlite": (f"{PACKAGE}.compiler.emit",),

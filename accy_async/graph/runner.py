@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 import numpy as np
 
-from accy_async.backends.firststep import after_first_step
+from accy_async.backends.nativecancel import after_first_step
 from accy_async.backends.timeline import Mark
 from accy_async.errors import GraphError
 from accy_async.graph.hostcalls import call_host, lost_call

@@ -12,6 +12,7 @@ import anyio.lowlevel
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cleanup import leaves
+from accy_async.backends.nativecancel import native_cancels
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.session.core import harmless
 from accy_async.session.multi.session import MultiSession
@@ -195,6 +196,7 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
     primary: BaseException | None = None
     interrupt: BaseException | None = None
     tasks = anyio.create_task_group()
+    cancels = native_cancels()
     try:
         async with tasks:
             session._begin(tasks)  # noqa: SLF001 - opened here, left here
@@ -210,7 +212,7 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
         interrupt = next(leaves(group))
     except BaseException as error:  # noqa: BLE001 - as above
         primary = primary or error
-    if _is_lost(primary, tasks):
+    if _is_lost(primary, tasks) and native_cancels() <= cancels:
         primary = SessionClosed(
             "the session ended: a task of one of its runs was cancelled from outside"
         )
@@ -220,7 +222,8 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
 def _is_lost(primary: BaseException | None, tasks: TaskGroup) -> bool:
     """True where nothing but the session's own group has cancelled its block.
 
-    As anyio does to it when asyncio cancels a task in it by itself.
+    As anyio does to it when asyncio cancels a task in it by itself; also where that is
+    the block's own task, which waits for the others: then somebody wants it to end.
     """
     return (
         isinstance(primary, anyio.get_cancelled_exc_class())
