@@ -274,12 +274,19 @@ class VulkanSubmitting(Backend):
         return lost
 
     def _finish_queue(self, queue: VulkanQueue, reached: int) -> None:
+        """Finish a queue's batches up to a number, which have run.
+
+        Before each, those of other queues that it waited for on the device: a stream
+        that went from one queue to the other is told in its own order.
+        """
         while True:
             with self._lock:
                 if not queue.flying or queue.flying[0].number > reached:
                     return
                 batch = queue.flying[0]
                 ended = list(batch.ended)
+            for other, number in batch.waits.items():
+                self._finish_queue(other, number)
             failures: dict[int, DeviceError] = {}
             for index, one in enumerate(ended):
                 error = None if one.finisher is None else _finish(one)
