@@ -17,8 +17,8 @@ import anyio
 import anyio.lowlevel
 
 from accy_async.backends.cleanup import destroy_all, raise_together
-from accy_async.backends.nativecancel import after_first_step
 from accy_async.backends.handles import EventHandle
+from accy_async.backends.nativecancel import after_first_step
 from accy_async.errors import GraceExpired, InvalidType
 from accy_async.graph.bindings import Binding, Memory, adopt_bindings, check_bindings
 from accy_async.graph.clock import DeviceClock
