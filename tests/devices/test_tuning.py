@@ -116,6 +116,8 @@ async def test_fragments_are_tuned_on_each_device_that_has_them() -> None:
             await tuner.wait()
             assert tuner.is_complete
             results = tuner.results
+            assert tuner.skipped["cuda:0"] == tuner.skipped["cuda:1"] == {}
+            assert "not loaded there" in tuner.skipped["cuda:2"][fragment.name]
         assert {name: len(found) for name, found in results.items()} == {
             "cuda:0": 1,
             "cuda:1": 1,

@@ -43,14 +43,24 @@ class MultiTuner:
         self,
         tuners: Mapping[str, Tuner],
         device_of: Callable[[str, LoadedArtifact], str],
+        absent: Mapping[str, Mapping[str, str]],
     ) -> None:
         self._tuners = dict(tuners)
         self._device_of = device_of
+        self._absent = absent
 
     @property
     def results(self) -> Mapping[str, tuple[KernelTuning, ...]]:
         """What became of the kernels of fragments so far, by the device's name."""
         return {name: tuner.results for name, tuner in self._tuners.items()}
+
+    @property
+    def skipped(self) -> Mapping[str, Mapping[str, str]]:
+        """Why fragments are not tuned, by the device's name and theirs."""
+        return {
+            name: {**self._absent[name], **tuner.skipped}
+            for name, tuner in self._tuners.items()
+        }
 
     @property
     def is_complete(self) -> bool:
@@ -194,9 +204,16 @@ class MultiTuning(MultiCore):
                 raise InvalidValue(where, one, "a fragment that this session loaded")
         async with AsyncExitStack() as stack:
             tuners = {}
+            absent = {}
             for number, seat in enumerate(self._seats):
                 name = self._names[number]
                 there = [one.loaded[name] for one in fragments if name in one.loaded]
+                absent[name] = {
+                    one.name: "it was not loaded there when the block began: call it "
+                    f"there before, or await its on({name!r})"
+                    for one in fragments
+                    if name not in one.loaded
+                }
                 seat.works_beside = partial(self._crosses, number)
                 tuners[name] = await stack.enter_async_context(
                     seat.tuning(
@@ -207,7 +224,7 @@ class MultiTuning(MultiCore):
                         options=options,
                     )
                 )
-            yield MultiTuner(tuners, self._loaded_on)
+            yield MultiTuner(tuners, self._loaded_on, absent)
 
     def _crosses(self, number: int) -> bool:
         """Whether the whole has work in flight on a device."""
