@@ -225,6 +225,7 @@ async def test_devices_without_graphs_or_waits_for_each_other_are_named() -> Non
         async with opened(devices) as session:
             made = await session.prepare(ring(NAMES), OUT)
             assert [words in str(one) for one in made.obstacles] == [True]
+            assert words in session.explain(ring(NAMES))
             await made.run()
         check_all_empty(devices)
 

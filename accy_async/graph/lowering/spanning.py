@@ -11,7 +11,7 @@ What a piece uses is bound to it, scratch too: the parts share their buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -89,6 +89,7 @@ def span_report(
     plan: LaunchGraphPlan,
     places: Whereabouts,
     can_wait: Callable[[int, int], bool],
+    without: Collection[int],
     limit: int,
 ) -> list[str]:
     """What preparing a plan makes of it, in lines; else what is in the way.
@@ -97,11 +98,16 @@ def span_report(
         plan: the plan.
         places: where everything is.
         can_wait: as for `span_parts`.
+        without: the numbers of the devices that have no graphs.
         limit: how many obstacles are listed.
     """
     found = span_parts(plan, places, can_wait)
     parts = [one for one in found if isinstance(one, SpanPart)]
-    if not parts:
+    lacking = sorted({one.device for one in parts if one.plan}.intersection(without))
+    if lacking:
+        names = [places.devices[number] for number in lacking]
+        found = tuple(Obstacle("", f"{name} has no device graphs") for name in names)
+    if lacking or not parts:
         lines = ["cannot be prepared as device graphs:"]
         lines += [f"  {obstacle}" for obstacle in found[:limit]]
         more = len(found) - limit

@@ -98,8 +98,13 @@ class MultiPlaces(MultiArrays):
             def can_wait(waiting: int, waited: int) -> bool:
                 return seats[waiting].backend.can_wait_for(seats[waited].backend)
 
-            text = plan.explain(max_streams, limit, among)
-            return "\n".join([text, *span_report(plan, among, can_wait, limit)])
+            without = [
+                number
+                for number, seat in enumerate(seats)
+                if not seat.capabilities.device_graphs
+            ]
+            report = span_report(plan, among, can_wait, without, limit)
+            return "\n".join([plan.explain(max_streams, limit, among), *report])
         on = self._names[used[0]] if used else "no device"
         return f"on {on}\n{plan.explain(max_streams, limit)}"
 
