@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import llvmlite.binding
 import pytest
 
 from accy_async.artifact.formats import ArtifactFormat
@@ -35,6 +37,24 @@ from accy_async.errors import (
 )
 
 ADD, SCAN = add(DType.F32).kernel, block_scan(DType.F32).kernel
+
+
+def test_each_compilation_frees_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some 100 KiB, once: a search compiles thousands of kernels."""
+    base = llvmlite.binding.newpassmanagers.NewPassManager
+    dispose, freed = base._dispose, []
+
+    def counted(manager: object) -> None:
+        freed.append(manager)
+        dispose(manager)
+
+    monkeypatch.setattr(base, "_dispose", counted)
+    emit_cpu_assembly([ADD])
+    assert len(freed) == 1
+    assert freed.pop().closed  # type: ignore[attr-defined]
+    gc.collect()
+    assert not freed
+
 
 _DIGEST = """
 import hashlib

@@ -11,6 +11,7 @@ import threading
 from typing import Any, cast
 
 import llvmlite.binding as llvm
+from llvmlite.binding.ffi import ObjectRef
 
 from accy_async.compiler.emit.target import CpuTarget, PtxTarget
 from accy_async.errors import CompilationError
@@ -82,5 +83,23 @@ def _optimise(module_text: str, machine: _Untyped) -> _Untyped:
     options.loop_interleaving = True
     options.loop_unrolling = True
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    manager = builder.getModulePassManager()
+    try:
+        manager.run(module, builder)
+    finally:
+        _dispose(manager)
     return module
+
+
+def _dispose(manager: _Untyped) -> None:
+    """Free a pass manager: some 50 to 100 KiB, which llvmlite never does by itself.
+
+    Its managers find the `_dispose` of the wrong base class, which does nothing
+    (llvmlite 0.50, binding/newpassmanagers.py).
+    """
+    for base in type(manager).__mro__:
+        dispose = vars(base).get("_dispose")
+        if dispose is not None and base is not ObjectRef:
+            dispose(manager)
+            break
+    manager.detach()
