@@ -152,6 +152,11 @@ def test_what_fails_makes_the_exit_code_1_and_is_told(run: Run, file: Path) -> N
     lost = run("bench", file, "--device", "cpu", "--save", file / "no" / "where")
     assert lost.code == ExitCode.USAGE
     assert "--save" in lost.err
+    assert lost.out == ""  # nothing was measured
+    undrawn = run("bench", file, "--device", "cpu", "--samples", 4, "--svg", file)
+    assert undrawn.code == ExitCode.USAGE
+    assert "--svg" in undrawn.err
+    assert "second: failed" in undrawn.out  # nor is it lost
 
 
 @pytest.mark.usefixtures("no_ceilings")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json as jsonlib
+import os
 import re
 import sys
 from contextlib import nullcontext, redirect_stdout
@@ -88,6 +90,7 @@ def bench(
     if force and compare is None:
         raise UsageError("--force is for --compare")
     check_backend("--device", device)
+    _check_target(save)
     earlier = None if compare is None else _read_report(compare)
     options = BenchOptions(
         samples=samples, seconds=seconds, exclusive=exclusive, cache=cache
@@ -113,7 +116,12 @@ def bench(
             return interrupts.report(failure, as_json=json)
         raise failure
     changes = () if earlier is None else compare_reports(report, earlier)
-    _write(report, save, svg)
+    try:
+        _write(report, save, svg)
+    except UsageError:
+        if not json:  # what was measured is not lost with the file
+            console().print(show(report, changes, earlier))
+        raise
     if failure is not None and interrupts.signum is None:
         if not json:
             console().print(show(report, changes, earlier))
@@ -158,6 +166,16 @@ def _read_report(path: Path) -> Report:
         raise UsageError(f"--compare {path}: {error.strerror or error}") from error
     except InvalidArtifact as error:
         raise UsageError(f"--compare {path}: {error}") from error
+
+
+def _check_target(save: Path | None) -> None:
+    """Refuse a file that cannot be written, before anything is measured."""
+    if save is None:
+        return
+    if save.is_dir():
+        raise UsageError(f"--save {save}: {os.strerror(errno.EISDIR)}")
+    if not save.absolute().parent.is_dir():
+        raise UsageError(f"--save {save}: {os.strerror(errno.ENOENT)}")
 
 
 def _write(report: Report, save: Path | None, svg: Path | None) -> None:
