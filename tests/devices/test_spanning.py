@@ -109,6 +109,27 @@ async def test_each_devices_part_is_one_graph_and_the_copies_stay() -> None:
     check_all_empty(devices)
 
 
+async def test_a_run_whose_plan_is_closed_meanwhile_says_so() -> None:
+    """Not that a stream was destroyed, of which its caller knows nothing."""
+    devices = gpus(2)
+    async with opened(devices) as session:
+        made = await prepared_pair(session)
+        devices[0].hold_all()
+
+        async def run() -> None:
+            with pytest.raises(SessionClosed, match="was closed"):
+                await made.run()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await anyio.wait_all_tasks_blocked()
+            errors: list[Exception] = []
+            made.close_now(errors)
+            devices[0].release_all()
+        assert not errors
+    check_all_empty(devices)
+
+
 async def test_a_device_waits_for_the_other_and_the_host_for_none() -> None:
     """All is submitted at once; what comes after the copy begins after it."""
     devices = gpus(2, grace_s=0.1)

@@ -141,6 +141,8 @@ class SpanningPlan:
             try:
                 if not errors:
                     for step in self._steps:
+                        if self._is_closed:  # while this waited
+                            raise SessionClosed("this prepared plan was closed")
                         await step.backend.wait_stream(step.stream)
             except AccyError as error:
                 errors.append(error)
