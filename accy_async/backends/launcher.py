@@ -27,8 +27,8 @@ __all__ = ["GeneralLauncher", "Launcher"]
 class Launcher(ABC):
     """One kernel on one stream, launched as often as its owner likes.
 
-    Made by `Backend.bind_launch`, which checks everything once. It keeps no object
-    alive: one that is destroyed is refused by the next launch.
+    Made by `Backend.bind_launch`, which checks everything once. It owns no object
+    that it uses: one that is destroyed is refused by the next launch.
 
     A change of an argument counts for the launches submitted after it. Threads may
     share a launcher, and see to it themselves which launch gets which arguments.
