@@ -145,18 +145,10 @@ async def _part_now(prepared: PreparedGraph, *, must: bool) -> LoweredParts:
         parted = prepared.parted = LoweredParts(prepared, found)
     parted.watch(prepared.awaited)
     if not parted.is_made:
-        made = parted
         try:
-            if len(prepared.plan.nodes) <= _MADE_AT_ONCE:
-                _make_or_close(made)
-            else:
-                await run_abandonable(
-                    lambda: _make_or_close(made),
-                    lambda _: made.close(),
-                    name="making device graphs",
-                )
+            await _make(parted, len(prepared.plan.nodes))
         except BaseException:
-            if prepared.parted is made:
+            if prepared.parted is parted:
                 prepared.parted = None
             raise
     return parted
@@ -189,7 +181,12 @@ async def lower_now(prepared: PreparedGraph) -> LoweredGraph:
         lowered = prepared.lowered = LoweredGraph(prepared, found)
     has_more_watched = bool(prepared.awaited) and lowered.watch(prepared.awaited)
     if has_more_watched or not lowered.is_made:
-        await _make(prepared, lowered)
+        try:
+            await _make(lowered, len(lowered.outline.body))
+        except BaseException:
+            if prepared.lowered is lowered:
+                prepared.lowered = None
+            raise
     return lowered
 
 
@@ -231,21 +228,19 @@ def follow(prepared: PreparedGraph, nodes: list[int]) -> None:
     lowered.change(found, nodes)
 
 
-async def _make(prepared: PreparedGraph, lowered: LoweredGraph) -> None:
-    try:
-        if len(lowered.outline.body) <= _MADE_AT_ONCE:
-            _make_or_close(lowered)
-        else:
-            await run_abandonable(
-                lambda: _make_or_close(lowered),
-                lambda _: lowered.close(),
-                name="making a device graph",
-            )
-    except BaseException:
-        # What was cancelled the thread closes, whether it is made by now or not.
-        if prepared.lowered is lowered:
-            prepared.lowered = None
-        raise
+async def _make(lowered: LoweredGraph | LoweredParts, node_count: int) -> None:
+    """Make device graphs: small ones at once, others on a thread.
+
+    What was cancelled the thread closes, whether it is made by now or not.
+    """
+    if node_count <= _MADE_AT_ONCE:
+        _make_or_close(lowered)
+    else:
+        await run_abandonable(
+            lambda: _make_or_close(lowered),
+            lambda _: lowered.close(),
+            name="making device graphs",
+        )
 
 
 def _make_or_close(lowered: LoweredGraph | LoweredParts) -> None:
