@@ -14,7 +14,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ import hypothesis
 import pytest
 
 from accy_async.artifact.store import CACHE_FOLDER_VARIABLE
+from tests.threads import join_threads
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -178,23 +178,7 @@ def threads_end() -> Iterator[None]:
     """
     before = set(threading.enumerate())
     yield
-    left = [
-        thread
-        for thread in threading.enumerate()
-        if thread not in before and thread.name.startswith("accy_async cpu")
-    ]
-    deadline = time.monotonic() + 30
-    for thread in left:
-        thread.join(timeout=max(0.0, deadline - time.monotonic()))
-    names = sorted(thread.name for thread in left if thread.is_alive())
-    assert not names, f"threads that did not end: {', '.join(names)}"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse tests that are called otherwise in each process: nothing finds them."""
-    for item in items:
-        if " at 0x" in item.nodeid:
-            raise pytest.UsageError(f"{item.nodeid}: give this parameter an id")
+    join_threads(before, named=("accy_async cpu",))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,9 +8,8 @@ What a backend cannot do is declared (`executes`), never guessed from its type.
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -32,6 +31,7 @@ from accy_async.backends.cpu.memory import CpuMemory
 from accy_async.backends.recording import RecordingBackend
 from accy_async.dtypes import DType, ScalarArgument
 from tests.cpu import native
+from tests.threads import join_threads
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.timeline import CudaTimeline
@@ -43,10 +43,8 @@ __all__ = [
     "Device",
     "RecordingDevice",
     "VulkanDevice",
-    "join_threads",
 ]
 
-THREADS = ("accy_async cpu", "accy_async cuda", "accy_async vulkan")
 _HOLDS = 8
 _INVENTED = BufferHandle(id=10**6, backend=BackendKind.CPU, byte_size=8)
 
@@ -398,22 +396,6 @@ class VulkanDevice(Device):
         self.backend.close()
         join_threads(self._threads_before)
         assert self.vulkan.validation_messages == ()
-
-
-def join_threads(
-    others: Collection[threading.Thread] = (), *, named: tuple[str, ...] = THREADS
-) -> None:
-    """Wait for the backends' threads to end, as they must once closed.
-
-    The threads in `others` may go on: they are those of backends still open.
-    """
-    deadline = time.monotonic() + 30
-    for thread in threading.enumerate():
-        if thread in others:
-            continue
-        if thread.name.startswith(named):
-            thread.join(timeout=max(0.0, deadline - time.monotonic()))
-            assert not thread.is_alive(), f"{thread.name} did not end"
 
 
 DEVICES: dict[str, Callable[[], Device]] = {

@@ -25,8 +25,9 @@ from accy_async.errors import (
     OutOfMemory,
     UnsupportedOperation,
 )
-from tests.conformance.devices import CpuDevice, join_threads
+from tests.conformance.devices import CpuDevice
 from tests.cpu import native
+from tests.threads import join_threads
 
 
 def our_threads() -> list[str]:

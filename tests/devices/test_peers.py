@@ -16,7 +16,7 @@ from accy_async.errors import (
     InvalidEvent,
     UnsupportedOperation,
 )
-from tests.conformance.devices import join_threads
+from tests.threads import join_threads
 
 pytestmark = pytest.mark.anyio
 

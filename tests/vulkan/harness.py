@@ -23,8 +23,8 @@ from accy_async.compiler.emit.text import (
 from accy_async.compiler.emit.text.glslang import compile_shader, find_glslang
 from accy_async.compiler.form import Kernel
 from accy_async.dtypes import ScalarArgument
+from tests import threads
 from tests.compiler.harness import Array, Grid, KernelRunner
-from tests.conformance import devices
 
 __all__ = [
     "Device",
@@ -35,7 +35,7 @@ __all__ = [
     "unavailable",
 ]
 
-join_threads = functools.partial(devices.join_threads, named=("accy_async vulkan",))
+join_threads = functools.partial(threads.join_threads, named=("accy_async vulkan",))
 """Waits for the hubs of closed backends to end."""
 
 _WHOLE_SIZE = 2**64 - 1  # the binding has it as a negative number
