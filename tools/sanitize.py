@@ -14,7 +14,9 @@ Source: the options and the exit code are of NVIDIA's Compute Sanitizer manual, 
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -74,7 +76,8 @@ def command(sanitizer: str, tool: str, extra: Sequence[str] = ()) -> list[str]:
         "--print-limit=20",
         sys.executable,
         *("-m", "pytest", "-q", "-x", "-m", "gpu", "-k", _DESELECTED),
-        *("-p", "no:cacheprovider", "-p", "no:faulthandler"),
+        # Its plugin stays: without it the project's setting of it would be unknown.
+        *("-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"),
         *SUBSETS[tool],
         *extra,
     ]
@@ -86,20 +89,25 @@ def run(
     """Run one tool, and say what came of it; True where it found nothing."""
     print(f"{tool}: {', '.join(SUBSETS[tool])}", flush=True)
     root = Path(__file__).parent.parent
-    try:
-        ended = subprocess.run(
-            command(sanitizer, tool, extra), cwd=root, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        print(f"{tool}: not done within {limit_s:g} s; see SUBSETS for what it runs")
-        return False
-    if ended.returncode == 0:
+    # In a group of their own: the tests are the sanitizer's child, and end with it.
+    with subprocess.Popen(
+        command(sanitizer, tool, extra), cwd=root, start_new_session=True
+    ) as started:
+        try:
+            code = started.wait(limit_s)
+        except BaseException as error:
+            os.killpg(started.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            print(f"{tool}: not done within {limit_s:g} s; see SUBSETS for its tests")
+            return False
+    if code == 0:
         print(f"{tool}: clean")
-    elif ended.returncode == _FOUND_ERRORS:
+    elif code == _FOUND_ERRORS:
         print(f"{tool}: found errors, named above")
     else:
-        print(f"{tool}: the tests themselves failed ({ended.returncode})")
-    return ended.returncode == 0
+        print(f"{tool}: the tests themselves failed ({code})")
+    return code == 0
 
 
 def main(arguments: Sequence[str]) -> int:

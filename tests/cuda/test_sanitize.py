@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,15 +52,41 @@ def test_what_is_not_there_is_named(
     assert "comes with the CUDA toolkit" in capsys.readouterr().out
 
 
-def test_a_tool_that_takes_too_long_is_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_tool_that_takes_too_long_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(*_: object, timeout: float, **__: object) -> None:
+    program, pipe = tmp_path / "compute-sanitizer", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program.write_text(f"#!/bin/sh\n(echo up; exec sleep 60) > '{pipe}' &\nwait\n")
+    program.chmod(0o755)
+    awaited = subprocess.Popen.wait
+
+    def wait(started: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            return awaited(started)
+        assert heard.readline() == b"up\n"
         raise subprocess.TimeoutExpired("it", timeout)
 
-    monkeypatch.setattr(subprocess, "run", run)
-    assert not sanitize.run("it", "memcheck", limit_s=2)
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    # Opened to write as well until the child has it: else this waits for the child.
+    with os.fdopen(os.open(pipe, os.O_RDWR), "rb", buffering=0) as heard:
+        assert not sanitize.run(str(program), "memcheck", limit_s=2)
+        with pipe.open("rb") as left:
+            os.dup2(left.fileno(), heard.fileno())
+        assert heard.read() == b""  # nobody has it open to write: the child is gone
     assert "memcheck: not done within 2 s" in capsys.readouterr().out
+
+
+def test_pytest_takes_what_it_is_told_with_the_settings_of_the_project() -> None:
+    told = sanitize.command("it", "memcheck", ["--collect-only"])
+    told = [one for one in told if one not in sanitize.SUBSETS["memcheck"]]
+    ended = subprocess.run(
+        [*told[told.index(sys.executable) :], str(Path(__file__))],
+        capture_output=True, text=True, check=False,
+        cwd=Path(sanitize.__file__).parent.parent,
+    )  # fmt: skip
+    assert ended.returncode == 5, ended.stdout + ended.stderr  # none is for a GPU
+    assert "deselected" in ended.stdout
 
 
 def test_what_the_tools_run_is_there() -> None:
