@@ -16,12 +16,12 @@ import anyio.lowlevel
 import pytest
 from anyio import wait_all_tasks_blocked
 
+from accy_async.backends import pace as pace_module
+from accy_async.backends.arrival import MOST_POLLERS
 from accy_async.backends.completion import Completion
-from accy_async.backends.cuda import pace as pace_module
-from accy_async.backends.cuda.arrival import MOST_POLLERS
-from accy_async.backends.cuda.pace import Lag, Pace, Paces
 from accy_async.backends.cuda.scanner import NativeScanner, Scanner
 from accy_async.backends.cuda.timeline import CudaTimeline
+from accy_async.backends.pace import Lag, Pace, Paces
 from accy_async.errors import DeviceError
 from tests.backends.loops import LOOPS, PATIENCE_S, Options, run
 from tests.backends.words import SCANNERS, WordsDevice, open_device

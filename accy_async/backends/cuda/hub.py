@@ -27,8 +27,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from accy_async.backends.cuda.board import NO_BELL
-from accy_async.backends.cuda.pace import Lag, Paces
 from accy_async.backends.cuda.scanner import Found, open_scanner
+from accy_async.backends.pace import Lag, Paces
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.timeline import CudaTimeline

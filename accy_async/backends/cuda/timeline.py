@@ -20,8 +20,9 @@ from collections.abc import Callable, Hashable
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from accy_async.backends.arrival import MOST_POLLERS, arrive
 from accy_async.backends.completion import Completion
-from accy_async.backends.cuda.arrival import MOST_POLLERS, Arrival, arrive
+from accy_async.backends.cuda.arrival import Arrival, sleep
 from accy_async.backends.journal import JOURNAL_MASK, Journal, Label
 from accy_async.backends.loops import Bell, current_bell
 from accy_async.backends.timeline import Timeline
@@ -29,6 +30,7 @@ from accy_async.errors import DeviceError
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.hub import Hub
+    from accy_async.backends.pace import Pace, Paces
 
 __all__ = ["CudaTimeline"]
 
@@ -139,9 +141,14 @@ class CudaTimeline(Timeline):
         return False
 
     @property
-    def has_long_finishers(self) -> bool:
-        """True where something is to be done on the host that takes long."""
-        return self._long_finishers > 0
+    def can_poll(self) -> bool:
+        """False where something is to be done on the host that takes long."""
+        return not self._long_finishers
+
+    @property
+    def paces(self) -> Paces:
+        """How long waits for the device take."""
+        return self.hub.paces
 
     @property
     def has_reached_target(self) -> bool:
@@ -288,7 +295,7 @@ class CudaTimeline(Timeline):
     async def wait_reached(self, position: int) -> None:
         """Return once every operation up to ``position`` has ended, in any way.
 
-        `arrival.arrive` says how. Always a checkpoint.
+        `backends.arrival.arrive` says how. Always a checkpoint.
 
         Cancellation: only the wait stops.
         """
@@ -299,6 +306,14 @@ class CudaTimeline(Timeline):
             await bell.turn()
             return
         await arrive(self, position, bell, before)
+
+    def spin(self, position: int, limit_ns: int) -> None:
+        """Read the word until it has the position, no longer than that."""
+        self.hub.scanner.spin(self.word_address, position, limit_ns)
+
+    async def sleep(self, position: int, bell: Bell, begun: int, pace: Pace) -> int:
+        """Sleep until the position is reached; when that was, as `arrival.sleep`."""
+        return await sleep(self, position, bell, begun, pace)
 
     # Within
 

@@ -11,9 +11,9 @@ from accy_async.backends.base import Backend
 from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.objects import CudaStream
-from accy_async.backends.cuda.pace import QUICK_NS
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.loops import current_bell
+from accy_async.backends.pace import QUICK_NS
 from accy_async.backends.timeline import Mark
 from accy_async.errors import AccyError, DeviceError
 

@@ -1,0 +1,100 @@
+"""How a task waits for a stream: a turn, then polling, then sleep.
+
+Each for as long as it is the cheapest way to learn of the end; `Pace` knows how long
+such waits take. Nothing here keeps a loop for more than `SPIN_NS` at a stretch, and no
+more than `MOST_POLLERS` of its tasks poll at once. How a device is asked, and who
+wakes a task that sleeps, are the device's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from time import monotonic_ns
+from typing import Protocol
+
+from accy_async.backends.loops import Bell
+from accy_async.backends.pace import QUICK_NS, SPIN_NS, Pace, Paces
+
+__all__ = ["MOST_POLLERS", "Awaited", "arrive", "poll"]
+
+MOST_POLLERS = 4
+"""So many tasks of one loop poll at once; the next ones sleep."""
+
+
+class Awaited(Protocol):
+    """A stream's timeline, as one who waits knows it. Times are in nanoseconds.
+
+    Attributes:
+        is_quick: whether the last wait ended within a turn of its loop, or soon after.
+    """
+
+    is_quick: bool
+
+    @property
+    def completed(self) -> int:
+        """How far the stream has come; to look is cheap."""
+
+    @property
+    def paces(self) -> Paces:
+        """How long waits for the device take."""
+
+    @property
+    def can_poll(self) -> bool:
+        """Whether looking is enough to know: not where the host has much to do."""
+
+    def kind_at(self, position: int) -> Hashable:
+        """What waits for such work as there is at a position have in common."""
+
+    def spin(self, position: int, limit_ns: int) -> None:
+        """Look again and again until the position is reached, no longer than that."""
+
+    async def sleep(self, position: int, bell: Bell, begun: int, pace: Pace) -> int:
+        """Sleep until the position is reached.
+
+        Returns:
+            When that was, on the monotonic clock; 0 if nobody saw it.
+        """
+
+
+async def arrive(line: Awaited, position: int, bell: Bell, before: int) -> None:
+    """Return once a stream has come to a position; a checkpoint.
+
+    Args:
+        line: the stream's.
+        position: what to wait for; the device says when it is reached.
+        bell: of the loop that this runs on.
+        before: how far it was known to have come.
+    """
+    await bell.turn()  # short work ends meanwhile; the clock is not asked for it
+    if line.completed >= position:
+        line.is_quick = True
+        return
+    begun = monotonic_ns()
+    pace = line.paces.of(line.kind_at(position), position - before)
+    patience = pace.patience
+    if patience:
+        await poll(line, position, bell, begun + patience)
+        if line.completed >= position:
+            took = monotonic_ns() - begun
+            line.is_quick = took <= QUICK_NS
+            pace.learn(took)
+            return
+    ended = await line.sleep(position, bell, begun, pace)
+    if ended:
+        pace.learn(ended - begun)
+
+
+async def poll(line: Awaited, position: int, bell: Bell, until: int) -> None:
+    """Look between turns until then."""
+    if not line.can_poll or bell.pollers >= MOST_POLLERS:
+        return
+    bell.pollers += 1
+    try:
+        while True:
+            if bell.pollers == 1:  # nobody else of the loop is at it
+                line.spin(position, SPIN_NS)
+            if line.completed >= position or monotonic_ns() >= until:
+                return
+            await bell.turn()
+    finally:
+        bell.pollers -= 1
