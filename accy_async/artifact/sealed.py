@@ -22,13 +22,16 @@ import struct
 
 from accy_async.errors import InvalidArtifact
 
-__all__ = ["MOST_PAYLOAD_BYTES", "seal", "sealed_label", "sealed_size", "unseal"]
+__all__ = ["MOST_PAYLOAD_BYTES", "seal", "sealed_size", "unseal"]
 
 MOST_PAYLOAD_BYTES = 1 << 30
 """The largest payload that is sealed or read."""
 
 _MAGIC = b"\x89accy\r\n\x1a"
 _VERSION = 1
+_MOST_SHOWN = 80
+"""Bytes of a name that a message shows."""
+
 _HEADER = struct.Struct("<8sHHIQ")
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
@@ -61,17 +64,18 @@ def seal(schema: str, key: str, payload: bytes) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
-def unseal(record: bytes, schema: str, key: str) -> bytes:
+def unseal(record: bytes, schema: str, key: str, *, key_is: str = "version") -> bytes:
     """The payload of a sealed record.
 
     Args:
         record: all of it.
         schema: what it must hold.
         key: under what name.
+        key_is: what a key is, for messages.
 
     Raises:
-        InvalidArtifact: it is cut short, damaged, of another version, or of another
-            schema or key; with the offset where that shows.
+        InvalidArtifact: it is cut short or damaged, with the offset where that shows;
+            or it is whole and of another schema or key, which are named.
     """
     if len(record) < _HEADER.size:
         raise InvalidArtifact("cut short within its header", offset=len(record))
@@ -79,46 +83,28 @@ def unseal(record: bytes, schema: str, key: str) -> bytes:
     if magic != _MAGIC:
         raise InvalidArtifact("no sealed record: another magic", offset=0)
     if version != _VERSION:
-        raise InvalidArtifact(f"version {version}, this reads {_VERSION}", offset=8)
-    wanted = (len(schema.encode()), len(key.encode()))
-    if (name_bytes, key_bytes) != wanted or payload_bytes > MOST_PAYLOAD_BYTES:
-        raise InvalidArtifact("sizes that this record cannot have", offset=10)
-    size = sealed_size(schema, key, payload_bytes)
+        raise InvalidArtifact(
+            f"sealed in layout version {version}, this reads {_VERSION}", offset=8
+        )
+    if payload_bytes > MOST_PAYLOAD_BYTES:
+        raise InvalidArtifact("sizes that no record can have", offset=10)
+    at_key = _HEADER.size + name_bytes
+    at_payload = at_key + key_bytes
+    at_checksum = at_payload + payload_bytes
+    size = at_checksum + _CHECKSUM_BYTES
     if len(record) != size:
         raise InvalidArtifact(
             f"{len(record)} bytes, its header says {size}", offset=len(record)
         )
     view = memoryview(record)
-    at_checksum = size - _CHECKSUM_BYTES
     if hashlib.sha256(view[:at_checksum]).digest() != view[at_checksum:]:
         raise InvalidArtifact("its checksum is another", offset=at_checksum)
-    at_key = _HEADER.size + name_bytes
-    at_payload = at_key + key_bytes
-    if view[_HEADER.size : at_key] != schema.encode():
-        raise InvalidArtifact("of another schema", offset=_HEADER.size)
-    if view[at_key:at_payload] != key.encode():
-        raise InvalidArtifact("of another key", offset=at_key)
+    wanted = schema.encode(), key.encode()
+    found = bytes(view[_HEADER.size : at_key]), bytes(view[at_key:at_payload])
+    if found != wanted:
+        name, label = (text[:_MOST_SHOWN].decode(errors="replace") for text in found)
+        raise InvalidArtifact(
+            f"this is {name} of {key_is} {label}, {schema} of {key_is} {key} is read",
+            offset=_HEADER.size if found[0] != wanted[0] else at_key,
+        )
     return bytes(view[at_payload:at_checksum])
-
-
-def sealed_label(record: bytes) -> tuple[str, str] | None:
-    """The schema and the key of a whole and undamaged record, whatever they are.
-
-    For messages: it says what was brought where something else was expected. None
-    where the record is not whole.
-    """
-    if len(record) < _HEADER.size:
-        return None
-    magic, version, name_bytes, key_bytes, payload_bytes = _HEADER.unpack_from(record)
-    at_key = _HEADER.size + name_bytes
-    at_payload = at_key + key_bytes
-    size = at_payload + payload_bytes + _CHECKSUM_BYTES
-    if (magic, version, len(record)) != (_MAGIC, _VERSION, size):
-        return None
-    try:
-        schema = record[_HEADER.size : at_key].decode()
-        key = record[at_key:at_payload].decode()
-        unseal(record, schema, key)
-    except (UnicodeDecodeError, InvalidArtifact):
-        return None
-    return schema, key

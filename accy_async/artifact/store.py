@@ -158,7 +158,7 @@ class ArtifactStore:
                 size = os.fstat(file.fileno()).st_size
                 if size > most:
                     raise InvalidArtifact("larger than any entry")
-                payload = unseal(file.read(size), schema, key)
+                payload = unseal(file.read(size), schema, key, key_is="key")
         except FileNotFoundError:
             return None
         except (InvalidArtifact, OSError) as error:

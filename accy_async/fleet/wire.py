@@ -21,7 +21,7 @@ from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.artifact.geometry import FixedLaunch
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.artifact.requirements import PushConstants
-from accy_async.artifact.sealed import seal, sealed_label, unseal
+from accy_async.artifact.sealed import seal, unseal
 from accy_async.backends.handles import BufferAccess
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import InvalidArtifact, InvalidType
@@ -104,17 +104,7 @@ def from_wire(data: bytes, kind: type[_T]) -> _T:
     """
     if not isinstance(data, bytes):
         raise InvalidType(kind.__name__, data, "bytes")
-    label = (kind.__name__, str(WIRE_VERSION))
-    try:
-        payload = unseal(data, *label)
-    except InvalidArtifact as error:
-        found = sealed_label(data)
-        if found is None or found == label:
-            raise
-        raise InvalidArtifact(
-            f"this is {found[0]} of version {found[1]}, {label[0]} of version "
-            f"{label[1]} is read: is the same accy_async on every host?"
-        ) from error
+    payload = unseal(data, kind.__name__, str(WIRE_VERSION))
     try:
         tables, plain = msgspec.msgpack.decode(payload, type=tuple[list[Any], Any])
         codes = [_made("KernelArtifact", fields, [], 0) for fields in tables]

@@ -56,16 +56,23 @@ def test_every_truncation_and_every_single_bit_flip_is_refused() -> None:
     [
         ("bytes-2", KEY, 24),
         ("bytes-1", digest("another"), 31),
-        ("more_bytes-1", KEY, 10),
+        ("more_bytes-1", KEY, 24),
     ],
 )
 def test_record_of_another_schema_or_key_is_refused(
     schema: str, key: str, offset: int
 ) -> None:
     record = seal("bytes-1", KEY, b"payload")
-    with pytest.raises(InvalidArtifact) as raised:
-        unseal(record, schema, key)
+    named = f"this is bytes-1 of key {KEY}, {schema} of key {key} is read"
+    with pytest.raises(InvalidArtifact, match=named) as raised:
+        unseal(record, schema, key, key_is="key")
     assert raised.value.offset == offset
+
+
+def test_a_long_name_of_what_it_is_is_cut() -> None:
+    with pytest.raises(InvalidArtifact) as raised:
+        unseal(seal("n" * 60000, "1", b""), "bytes-1", "1")
+    assert len(str(raised.value)) < 300
 
 
 def test_size_in_the_header_is_not_believed() -> None:

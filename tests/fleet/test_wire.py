@@ -84,17 +84,6 @@ def test_code_is_written_once_for_all_that_launch_it() -> None:
     assert (one.count(b"cuda_ptx"), many.count(b"cuda_ptx")) == (1, 1)
 
 
-def test_every_flipped_bit_and_every_cut_is_refused() -> None:
-    data = to_wire(JobRequest(names=("a",)))
-    for place in range(len(data)):
-        damaged = bytearray(data)
-        damaged[place] ^= 1 << place % 8
-        with pytest.raises(InvalidArtifact):
-            from_wire(bytes(damaged), JobRequest)
-        with pytest.raises(InvalidArtifact):
-            from_wire(data[:place], JobRequest)
-
-
 def sealed(payload: object, schema: str = "JobRequest", version: str = "1") -> bytes:
     return seal(schema, version, msgspec.msgpack.encode(payload))
 

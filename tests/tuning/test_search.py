@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from accy_async.artifact import FixedLaunch
+from accy_async.artifact.sealed import seal
 from accy_async.backends import BufferAccess, BufferBinding, LaunchRequest
 from accy_async.backends.handles import BufferHandle
 from accy_async.errors import (
@@ -534,21 +535,20 @@ async def test_what_makes_no_sense_is_refused_before_anything() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "words"),
     [
-        b"",
-        b"{}",
-        b'{"format": "x", "version": 1, "baseline": {}, "launches": 1, "trials": []}',
-        KeptSearch(baseline=SPACE.schedule(threads=64)).to_bytes()[:-1],
-        KeptSearch(baseline=SPACE.schedule(threads=64))
-        .to_bytes()
-        .replace(b'"version":1', b'"version":2'),
-        b'{"format":' * 100_000,
+        (b"{}", "cut short"),
+        (seal("kept_search", "2", b"{}"), "this is kept_search of version 2"),
+        (seal("kept_search", "1", b"{}"), "kept search: .*missing.* `baseline`"),
+        (seal("kept_search", "1", b'{"baseline":' * 100_000), "kept search: "),
     ],
+    ids=["none", "newer", "empty", "deep"],
 )
-async def test_bytes_of_something_else_are_refused(data: bytes) -> None:
-    with pytest.raises(InvalidArtifact, match="kept search"):
+async def test_bytes_of_something_else_are_refused(data: bytes, words: str) -> None:
+    with pytest.raises(InvalidArtifact, match=words):
         KeptSearch.from_bytes(data)
+    with pytest.raises(InvalidType, match="bytes"):
+        KeptSearch.from_bytes("text")  # type: ignore[arg-type]
 
 
 # In a session

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from accy_async.artifact.sealed import seal, sealed_label, unseal
+from accy_async.artifact.sealed import seal, unseal
 from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
 from accy_async.tuning.records.binary import RecordReader, RecordWriter
 from accy_async.tuning.records.measured import KeptRecord
@@ -88,7 +88,10 @@ class RecordCodec(Generic[_R]):
         try:
             payload = unseal(artifact, self.schema, str(self.version))
         except InvalidArtifact as error:
-            raise self._refusal(artifact, error) from None
+            message = error.args[0].partition(" (at byte")[0]
+            raise InvalidArtifact(
+                f"{self.schema}: {message}", offset=error.offset
+            ) from None
         reader = RecordReader(payload, self.schema)
         count = reader.unsigned(4)
         if count > reader.remaining // self.least_bytes:
@@ -97,16 +100,6 @@ class RecordCodec(Generic[_R]):
         if reader.remaining:
             raise reader.fault(f"{reader.remaining} bytes after the last record")
         return records
-
-    def _refusal(self, artifact: bytes, error: InvalidArtifact) -> InvalidArtifact:
-        """Why it is not read; of whole artifacts, by the name of what they are."""
-        found = sealed_label(artifact)
-        message = error.args[0].partition(" (at byte")[0]
-        if found is not None and found != (self.schema, str(self.version)):
-            schema, version = found
-            message = f"this is {schema} of version {version}, "
-            message += f"version {self.version} is read"
-        return InvalidArtifact(f"{self.schema}: {message}", offset=error.offset)
 
     def _record(self, reader: RecordReader) -> _R:
         at = reader.offset

@@ -9,15 +9,16 @@ import attrs
 import msgspec
 import numpy as np
 
-from accy_async.errors import InvalidArtifact
+from accy_async.artifact.sealed import seal, unseal
+from accy_async.errors import InvalidArtifact, InvalidType
 from accy_async.tuning.measuring import CandidateStatus
 from accy_async.tuning.search.space import Schedule, Value
 from accy_async.tuning.statistics import Interval, midmean, paired_intervals
 
 __all__ = ["KeptSearch", "Trial"]
 
-_FORMAT = "accy-async search"
-_VERSION = 1
+_SCHEMA = "kept_search"
+_VERSION = "1"
 _RESAMPLES = 200
 _RANKING_CONFIDENCE = 0.8
 
@@ -108,41 +109,37 @@ class KeptSearch:
     launches: int = 1
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
-        return msgspec.json.encode(
-            {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "baseline": dict(self.baseline),
-                "launches": self.launches,
-                "trials": [
-                    {
-                        "schedule": dict(one.schedule),
-                        "status": str(one.status),
-                        "reason": one.reason,
-                        "differences": one.differences,
-                    }
-                    for one in self.trials
-                ],
-            }
-        )
+        """As JSON, sealed so that damage to it is noticed."""
+        document = {
+            "baseline": dict(self.baseline),
+            "launches": self.launches,
+            "trials": [
+                {
+                    "schedule": dict(one.schedule),
+                    "status": str(one.status),
+                    "reason": one.reason,
+                    "differences": one.differences,
+                }
+                for one in self.trials
+            ],
+        }
+        return seal(_SCHEMA, _VERSION, msgspec.json.encode(document))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeptSearch:
         """What `to_bytes` gave.
 
         Raises:
-            InvalidArtifact: it is something else, or of another version.
+            InvalidType: it is not bytes.
+            InvalidArtifact: it is damaged, something else, or of another version.
         """
+        if not isinstance(data, bytes):
+            raise InvalidType("KeptSearch.from_bytes.data", data, "bytes")
+        payload = unseal(data, _SCHEMA, _VERSION)
         try:
-            found = msgspec.json.decode(data, type=_Document)
+            found = msgspec.json.decode(payload, type=_Document)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InvalidArtifact(f"kept search: {error}") from error
-        if (found.format, found.version) != (_FORMAT, _VERSION):
-            raise InvalidArtifact(
-                f"kept search: {found.format!r} of version {found.version}, expected "
-                f"{_FORMAT!r} of version {_VERSION}"
-            )
         baseline = _schedule(found.baseline)
         trials = tuple(_trial(one, baseline) for one in found.trials)
         return cls(baseline=baseline, trials=trials, launches=max(1, found.launches))
@@ -156,8 +153,6 @@ class _TrialDocument(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    format: str
-    version: int
     baseline: dict[str, bool | int | float | str | tuple[int, ...]]
     launches: int
     trials: list[_TrialDocument]
