@@ -8,7 +8,6 @@ is more often what matters.
 from __future__ import annotations
 
 import hashlib
-import logging
 import struct
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -310,7 +309,6 @@ def _file(folder: Path) -> Decoder:
     artifact = store.files.get(schema, key)
     assert artifact is not None
     payload = unseal(artifact, kind, str(codec.version))
-    logging.getLogger("accy_async.artifact.store").setLevel(logging.ERROR)
 
     def read(data: bytes) -> bytes:
         path.write_bytes(data)
