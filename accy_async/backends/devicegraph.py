@@ -21,6 +21,7 @@ __all__ = [
     "GraphBody",
     "GraphCopy",
     "GraphDownload",
+    "GraphExchange",
     "GraphFill",
     "GraphJoin",
     "GraphLoop",
@@ -106,23 +107,40 @@ class GraphRecord:
 
 
 @attrs.frozen
+class GraphExchange:
+    """Exchange the first bytes of two buffers; only where a loop ends."""
+
+    one: BufferHandle
+    other: BufferHandle
+    byte_size: int
+
+
+@attrs.frozen
 class GraphLoop:
     """Bodies that take turns, again and again, each turn after the one before.
 
     Attributes:
         turns: the bodies; the first one comes first.
-        count: how many turns there are; None where ``condition`` decides.
-        condition: a buffer of one 32-bit word: there is another turn while it is
-            not zero, looked at before each.
+        count: how many turns there are; None where ``conditions`` decide.
+        conditions: for each body a buffer of one 32-bit word: it has its turn while
+            that is not zero, looked at just before; the loop ends otherwise.
+        exchanges: what is exchanged, one after the other, where a loop that
+            conditions end does so before the second body's turn, the third one's and
+            so on; empty where nothing is in any of these.
     """
 
     turns: tuple[GraphBody, ...]
     count: int | None = None
-    condition: BufferHandle | None = None
+    conditions: tuple[BufferHandle, ...] = ()
+    exchanges: tuple[tuple[GraphExchange, ...], ...] = ()
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses itself."""
-        return () if self.condition is None else (self.condition,)
+        moved = [one for several in self.exchanges for one in several]
+        return (
+            *self.conditions,
+            *(buffer for one in moved for buffer in (one.one, one.other)),
+        )
 
 
 GraphOperation = (
@@ -209,7 +227,7 @@ def topology(body: GraphBody) -> tuple[object, ...]:
 def _kind(operation: GraphOperation) -> object:
     if isinstance(operation, GraphLoop):
         turns = tuple(map(topology, operation.turns))
-        return "loop", operation.count is None, turns
+        return "loop", operation.count is None, turns, len(operation.exchanges)
     if isinstance(operation, PreparedLaunch):
         if not operation.has_blocks:  # nothing to the device
             return GraphJoin

@@ -70,7 +70,7 @@ class Parts:
                 GraphNode(self.launch(buffer), (1, 2), priority=-1),
                 GraphNode(GraphCopy(buffer, self.other, 64), (3,)),
                 GraphNode(GraphLoop(turns, count=7), (4,)),
-                GraphNode(GraphLoop(turns[:1], condition=self.other), (5,)),
+                GraphNode(GraphLoop(turns[:1], conditions=(self.other,)), (5,)),
                 GraphNode(GraphDownload(buffer, ARRAY), (6,)),
                 GraphNode(GraphJoin(), (7,)),
             )

@@ -52,7 +52,7 @@ def begin(session: Session, program: Program, lowering: str) -> Run:
 @LOOPS
 @pytest.mark.parametrize("seed", range(12))
 def test_results_are_the_models(loop: str, seed: int) -> None:
-    """Random graphs with loops and carries, twice each, four at a time."""
+    """Random graphs with loops of both kinds, that carry; twice each, four at once."""
     lengths = [5, 20, 60, 150]
     programs = [
         Program(
@@ -60,7 +60,7 @@ def test_results_are_the_models(loop: str, seed: int) -> None:
             length,
             cuda_kernels(),
             has_hosts=False,
-            has_while=False,
+            has_limits=False,
         )
         for length in lengths
     ]
@@ -83,7 +83,7 @@ def test_results_are_the_models(loop: str, seed: int) -> None:
 def test_results_are_the_models_around_calls(loop: str, seed: int) -> None:
     """Random graphs with calls on the host, as several graphs where they can be."""
     programs = [
-        Program(100 * seed + length, length, cuda_kernels(), has_while=False)
+        Program(100 * seed + length, length, cuda_kernels(), has_limits=False)
         for length in (20, 60, 150)
     ]
 
@@ -239,6 +239,84 @@ def test_loops_that_a_value_ends(loop: str) -> None:
         for _ in range(2):
             await session.run(plan, {"out": out}, ALWAYS)
             assert out[0] == 1400
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+@pytest.mark.parametrize("size", [1, 5, 1000, 3 * 2**20])
+def test_loops_that_a_value_ends_and_that_carry(loop: str, size: int) -> None:
+    """However many turns there were, the values are where they belong afterwards."""
+    kernels = cuda_kernels()
+    b = LaunchGraphBuilder()
+    n, minus = b.scratch("n", U32, 1), b.scratch("minus", U32, 1)
+    x, y = b.scratch("x", U32, size), b.buffer("y", U32, size)
+    b.fill(minus, 2**32 - 1)
+    b.fill(x, 1)
+    b.fill(y, 7)
+    b.copy_in(b.host("turns", U32, 1), n)
+    one, all_ = ScalarArgument.u32(1), ScalarArgument.u32(size)
+    with b.loop(while_=n, carries=[(x, y)], name="loop"):
+        b.kernel(kernels.add, [n.read_write, n.read_write, minus.read], [one])
+        b.kernel(kernels.add, [y.write, x.read, x.read], [all_])
+    b.copy_out(x, b.host("last", U32, size))
+    b.copy_out(y, b.host("before", U32, size))
+    plan = b.build()
+    arrays = {name: np.zeros(size, np.uint32) for name in ("last", "before")}
+    arrays["turns"] = np.zeros(1, np.uint32)
+
+    async def work(session: Session) -> None:
+        arrays["y"] = session.allocate(size, U32)  # type: ignore[assignment]
+        for turns in (0, 1, 2, 3, 8, 9, 0, 1):
+            arrays["turns"][0] = turns
+            run = session.start(plan, arrays, ALWAYS)
+            assert (await run).is_lowered
+            assert run.binding("y") is arrays["y"]
+            assert (arrays["last"] == 2**turns).all()
+            assert (arrays["before"] == (2 ** (turns - 1) if turns else 7)).all()
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_loops_that_a_value_ends_within_one_that_counts(loop: str) -> None:
+    """Each time with another number of turns, by which the carries come out odd or not.
+
+    The condition is carried itself in the inner one.
+    """
+    kernels = cuda_kernels()
+    b = LaunchGraphBuilder()
+    names = ("left", "next", "minus", "one", "total", "x", "y", "turns")
+    left, following, minus, one, total, x, y, turns = (
+        b.scratch(name, U32, 1) for name in names
+    )
+    for buffer, value in ((minus, 2**32 - 1), (one, 1), (total, 0), (turns, 0)):
+        b.fill(buffer, value)
+    b.fill(x, 1)
+    b.fill(y, 5)
+    size = (ScalarArgument.u32(1),)
+    with b.loop(count=130, name="outer"):
+        b.copy(turns, left)
+        b.kernel(kernels.add, [turns.read_write, turns.read_write, one.read], size)
+        with b.loop(while_=left, carries=[(left, following), (x, y)], name="inner"):
+            b.kernel(kernels.add, [following.write, left.read, minus.read], size)
+            b.kernel(kernels.add, [y.write, x.read, one.read], size)
+            b.kernel(kernels.add, [total.read_write, total.read_write, y.read], size)
+    for number, buffer in enumerate((total, x, y)):
+        b.copy_out(buffer, b.host(f"out{number}", U32, 1))
+    plan = b.build()
+    arrays = {f"out{i}": np.zeros(1, np.uint32) for i in range(3)}
+    wanted, p, q = 0, 1, 5
+    for outer in range(130):
+        for _ in range(outer):
+            p, q = p + 1, p
+            wanted += p
+
+    async def work(session: Session) -> None:
+        for _ in range(2):
+            await session.run(plan, arrays, ALWAYS)
+            found = [int(array[0]) for array in arrays.values()]
+            assert found == [wanted % 2**32, p, q]
 
     on_gpu(loop, work)
 

@@ -88,6 +88,7 @@ class Program:
         has_hosts: whether it calls functions on the host.
         has_loops: whether it has loops.
         has_while: whether some are while-loops, which read a value back.
+        has_limits: whether those say how many iterations there may be.
         host_call: makes the function that a host call is; None for an own one.
         devices: the names of those that its buffers are spread over, if any.
 
@@ -107,6 +108,7 @@ class Program:
         has_hosts: bool = True,
         has_loops: bool = True,
         has_while: bool = True,
+        has_limits: bool = True,
         is_labelled: bool = True,
         host_call: Callable[[str], Callable[[], object]] | None = None,
         devices: Sequence[str] = (),
@@ -116,6 +118,7 @@ class Program:
         self._has_hosts = has_hosts
         self._has_loops = has_loops
         self._has_while = has_while
+        self._most_iterations = 9 if has_limits else None
         self._is_labelled = is_labelled and self._random.random() < 0.5
         self._is_labelled &= not devices  # a label is one device's
         self.devices = tuple(devices)
@@ -366,7 +369,8 @@ class Program:
         self._counters.append(counter)
         b.fill(self._minus, 2**32 - 1, name=f"minus{index}")
         b.fill(counter, count, name=f"set{index}")
-        with b.loop(while_=counter, carries=given, name=name, max_iterations=9):
+        most = self._most_iterations
+        with b.loop(while_=counter, carries=given, name=name, max_iterations=most):
             uses = [counter.read_write, counter.read_write, self._minus.read]
             b.kernel(self._kernels.add, uses, (_ONE,), name=f"down{index}")
             body = self._block(length, depth + 1)

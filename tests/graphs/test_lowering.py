@@ -137,11 +137,21 @@ def test_what_is_in_the_way_is_told_by_name() -> None:
     with b.loop(while_=flag, carries=[(x, y)], name="carrying"):
         b.kernel(ONE, [x], name="again")
     found = refusals(b.build())
-    assert set(found) == {"call", "go", "bounded", "carrying"}
+    assert set(found) == {"call", "go", "bounded"}
     assert "interpreter lock" in found["call"]
     assert "within a loop" in found["go"]
     assert "max_iterations=3" in found["bounded"]
-    assert "odd number" in found["carrying"]
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_a_loop_that_a_value_ends_comes_out_as_it_went_in(carries: bool) -> None:
+    """With what is exchanged where it ends on the other arrangement."""
+    found = outlined(plan_with_loop(carries=carries))
+    *_, loop, after = found.body
+    assert loop.count is None
+    assert loop.where == after.where == found.where
+    assert loop.conditions == (2,) * len(loop.turns)
+    assert loop.exchanges == ((((1, 0),),) if carries else ())
 
 
 def test_a_device_without_loops_takes_those_that_can_be_unrolled() -> None:

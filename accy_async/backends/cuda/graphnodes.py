@@ -1,27 +1,26 @@
-"""The nodes of a CUDA graph: their parameters, their making, their updating.
+"""The nodes of a CUDA graph, and how loops are made of them.
 
 A loop becomes a conditional node, whose body ends with a kernel that says whether
 there is another turn. Bodies that take turns lie within each other: the second one
 in a conditional node of the first, and so on, so that the loop may end after any.
+What is to be exchanged where it ends in the midst of them is in conditional nodes
+behind the loop, one for each turn that was to come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accy_async.backends.cuda.conditions import BEGIN, LOOK, NEXT
+from accy_async.backends.cuda.conditions import BEGIN, CLEAR, LOOK, NEXT, SWAP
+from accy_async.backends.cuda.graphparameters import address_of, parameters
 from accy_async.backends.devicegraph import (
     GraphBody,
-    GraphCopy,
     GraphDownload,
-    GraphFill,
     GraphLoop,
     GraphNode,
-    GraphOperation,
-    GraphRecord,
     GraphUpload,
     walk,
 )
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from accy_async.backends.cuda.conditions import Conditions
     from accy_async.backends.cuda.context import CudaContext
     from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
-    from accy_async.backends.cuda.objects import CudaEvent, LaunchArguments
-    from accy_async.backends.handles import BufferHandle, Handle
+    from accy_async.backends.devicegraph import GraphExchange
+    from accy_async.backends.handles import Handle
     from accy_async.backends.resources import Resource
 
-__all__ = ["GraphBuilder", "Staging", "update_node"]
+__all__ = ["GraphBuilder", "Natives", "Staging"]
 
 _COUNTER_BYTES = 8
 
@@ -196,31 +195,65 @@ class GraphBuilder:
     def _add_loop(self, graph: Any, loop: GraphLoop, after: list[Any]) -> Natives:  # noqa: ANN401
         kinds = self._driver.CUgraphConditionalNodeType
         handle = self._new_handle(graph)
+        ends = self._new_ends(graph, loop)
+        for end in filter(None, ends):
+            after = [self._add_kernel(graph, after, CLEAR, end)]
+        counter, words = 0, [address_of(self._objects, w) for w in loop.conditions]
         if loop.count is not None:
             counter = self._free_counter
             self._free_counter += _COUNTER_BYTES
-            first = (BEGIN, (counter, loop.count, handle))
-            last, word = NEXT, counter
+            begin = self._add_kernel(graph, after, BEGIN, counter, loop.count, handle)
         else:
-            condition = cast("BufferHandle", loop.condition)
-            word = address_of(self._objects, condition)
-            first, last = (LOOK, (word, handle, 0)), LOOK
-        begin = self._add_condition(graph, after, *first)
-        node, body = self._add_conditional(
+            begin = self._add_kernel(graph, after, LOOK, words[0], handle, 0, 0)
+        last, body = self._add_conditional(
             graph, [begin], handle, kinds.CU_GRAPH_COND_TYPE_WHILE
         )
-        turn_handle = handle
         for number, turn in enumerate(loop.turns):
-            made = self._add_body(body, turn)
-            ends = _ends(turn, made)
+            made = _ends(turn, self._add_body(body, turn))
             is_last = number == len(loop.turns) - 1
-            turn_handle = 0 if is_last else self._new_handle(body)
-            decide = self._add_condition(body, ends, last, (word, handle, turn_handle))
+            again = 0 if is_last else self._new_handle(body)
+            if loop.count is not None:
+                decide = self._add_kernel(body, made, NEXT, counter, handle, again)
+            else:
+                word = words[0 if is_last else number + 1]
+                decide = self._add_kernel(
+                    body, made, LOOK, word, handle, again, ends[number]
+                )
             if not is_last:
                 _, body = self._add_conditional(
-                    body, [decide], turn_handle, kinds.CU_GRAPH_COND_TYPE_IF
+                    body, [decide], again, kinds.CU_GRAPH_COND_TYPE_IF
                 )
-        return begin, node
+        for end, exchanges in zip(ends, loop.exchanges, strict=False):
+            if end:
+                last = self._add_exchanges(graph, last, end, exchanges)
+        return begin, last
+
+    def _new_ends(self, graph: Any, loop: GraphLoop) -> list[int]:  # noqa: ANN401
+        """For each turn, what is set where the loop ends after it; 0 for nothing."""
+        found = [
+            self._new_handle(graph) if any(one.byte_size for one in exchanges) else 0
+            for exchanges in loop.exchanges
+        ]
+        return found + [0] * (len(loop.turns) - len(found))
+
+    def _add_exchanges(
+        self,
+        graph: Any,  # noqa: ANN401
+        after: Any,  # noqa: ANN401
+        end: int,
+        exchanges: Sequence[GraphExchange],
+    ) -> Any:  # noqa: ANN401
+        """What moves buffers' contents where they belong, if the loop ended so."""
+        kind = self._driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+        node, body = self._add_conditional(graph, [after], end, kind)
+        before: list[Any] = []
+        for one in exchanges:
+            if one.byte_size:
+                addresses = [address_of(self._objects, b) for b in (one.one, one.other)]
+                before = [
+                    self._add_kernel(body, before, SWAP, *addresses, one.byte_size)
+                ]
+        return node
 
     def _new_handle(self, graph: Any) -> int:  # noqa: ANN401
         answer = self._driver.cuGraphConditionalHandleCreate(
@@ -228,14 +261,15 @@ class GraphBuilder:
         )
         return int(self._context.check(answer, "cuGraphConditionalHandleCreate"))
 
-    def _add_condition(
+    def _add_kernel(
         self,
         graph: Any,  # noqa: ANN401
         after: list[Any],
         kernel: str,
-        arguments: tuple[int, int, int],
+        *arguments: int,
     ) -> Any:  # noqa: ANN401
-        node, keeper = self._conditions.parameters(kernel, arguments)
+        """One of the loops' own kernels."""
+        node, keeper = self._conditions.parameters(kernel, *arguments)
         native = self._added("cuGraphAddKernelNode", graph, after, node)
         del keeper  # the driver has copied them
         return native
@@ -268,142 +302,6 @@ class GraphBuilder:
     ) -> Any:  # noqa: ANN401
         answer = getattr(self._driver, call)(graph, after or None, len(after), *more)
         return self._context.check(answer, call)
-
-
-def update_node(
-    context: CudaContext,
-    executable: Any,  # noqa: ANN401
-    natives: Natives,
-    operation: GraphOperation,
-    objects: Mapping[Handle, Resource],
-    staging: Mapping[int, Staging],
-) -> bool:
-    """Change a node that is no loop in place; False where the driver refuses."""
-    driver = context.driver
-    if isinstance(operation, GraphLoop):
-        return False
-    wanted = parameters(context, operation, objects, staging)
-    for native, (kind, value) in zip(natives, wanted, strict=False):
-        if kind == "EventRecord":
-            continue  # the same one: it is part of the topology
-        more = (context.native,) if kind in ("Memcpy", "Memset") else ()
-        call = f"cuGraphExec{kind}NodeSetParams"
-        (result,) = getattr(driver, call)(executable, native, value, *more)
-        if result != 0:
-            return False
-    return True
-
-
-def parameters(
-    context: CudaContext,
-    operation: GraphOperation,
-    objects: Mapping[Handle, Resource],
-    staging: Mapping[int, Staging],
-) -> list[tuple[str, Any]]:
-    """The driver's nodes that an operation comes to: their kinds and parameters.
-
-    None where there is nothing to do.
-    """
-    driver = context.driver
-    if isinstance(operation, PreparedLaunch):
-        return [("Kernel", _kernel(driver, operation))] if operation.has_blocks else []
-    if isinstance(operation, GraphRecord):
-        event = cast("CudaEvent", objects[operation.event].payload)
-        return [("EventRecord", event.native)]
-    if isinstance(operation, GraphFill):
-        address = address_of(objects, operation.target)
-        return [("Memset", m) for m in _memsets(driver, address, operation)]
-    device, host = (
-        driver.CUmemorytype.CU_MEMORYTYPE_DEVICE,
-        (driver.CUmemorytype.CU_MEMORYTYPE_HOST),
-    )
-    if isinstance(operation, GraphCopy):
-        read = address_of(objects, operation.source)
-        written = address_of(objects, operation.target)
-        size, ends = operation.byte_size, ((device, read), (device, written))
-    elif isinstance(operation, GraphUpload):
-        written = address_of(objects, operation.target)
-        size = operation.array.nbytes
-        pinned = staging[id(operation.array)].address if size else 0
-        ends = ((host, pinned), (device, written))
-    elif isinstance(operation, GraphDownload):
-        read = address_of(objects, operation.source)
-        size = operation.array.nbytes
-        pinned = staging[id(operation.array)].address if size else 0
-        ends = ((device, read), (host, pinned))
-    else:
-        return []
-    return [("Memcpy", _memcpy(driver, size, *ends))] if size else []
-
-
-def address_of(objects: Mapping[Handle, Resource], buffer: BufferHandle) -> int:
-    """Where a buffer is on the device."""
-    memory = cast("DeviceMemory", objects[buffer].payload)
-    return memory.address
-
-
-def _kernel(driver: Any, launch: PreparedLaunch) -> Any:  # noqa: ANN401
-    packed: LaunchArguments = launch.payload  # type: ignore[assignment]
-    geometry = launch.request.geometry
-    node = driver.CUDA_KERNEL_NODE_PARAMS()
-    node.func = packed.function
-    node.gridDimX, node.gridDimY, node.gridDimZ = geometry.grid
-    node.blockDimX, node.blockDimY, node.blockDimZ = geometry.threadgroup
-    node.sharedMemBytes = geometry.dynamic_shared_memory_bytes
-    node.kernelParams = packed.pointer
-    return node
-
-
-def _memcpy(
-    driver: Any,  # noqa: ANN401
-    size: int,
-    source: tuple[Any, int],
-    target: tuple[Any, int],
-) -> Any:  # noqa: ANN401
-    node = driver.CUDA_MEMCPY3D()
-    node.srcMemoryType, read = source
-    node.dstMemoryType, written = target
-    is_from_host = node.srcMemoryType == driver.CUmemorytype.CU_MEMORYTYPE_HOST
-    is_to_host = node.dstMemoryType == driver.CUmemorytype.CU_MEMORYTYPE_HOST
-    if is_from_host:
-        node.srcHost = read
-    else:
-        node.srcDevice = driver.CUdeviceptr(read)
-    if is_to_host:
-        node.dstHost = written
-    else:
-        node.dstDevice = driver.CUdeviceptr(written)
-    node.WidthInBytes, node.Height, node.Depth = size, 1, 1
-    return node
-
-
-def _memsets(driver: Any, address: int, fill: GraphFill) -> list[Any]:  # noqa: ANN401
-    """A fill; a pattern of eight bytes as two columns of four, 8 bytes apart."""
-    pattern, size = fill.pattern, fill.byte_size
-    if not size:
-        return []
-    if len(pattern) < 8:
-        return [_memset(driver, address, pattern, size // len(pattern), 1, 0)]
-    return [
-        _memset(driver, address + half, pattern[half : half + 4], 1, size // 8, 8)
-        for half in (0, 4)
-    ]
-
-
-def _memset(
-    driver: Any,  # noqa: ANN401
-    address: int,
-    pattern: bytes,
-    width: int,
-    height: int,
-    pitch: int,
-) -> Any:  # noqa: ANN401
-    node = driver.CUDA_MEMSET_NODE_PARAMS()
-    node.dst = driver.CUdeviceptr(address)
-    node.elementSize = len(pattern)
-    node.value = int.from_bytes(pattern, "little")
-    node.width, node.height, node.pitch = width, height, pitch
-    return node
 
 
 def _ends(body: GraphBody, made: Sequence[Natives]) -> list[Any]:

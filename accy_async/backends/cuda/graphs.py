@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from accy_async.backends.base import Backend
-from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging, update_node
+from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging
+from accy_async.backends.cuda.graphparameters import update_node
 from accy_async.backends.devicegraph import GraphRecord, walk
 from accy_async.backends.hooks import GraphState, StreamState
 from accy_async.backends.journal import Label

@@ -11,6 +11,7 @@ from accy_async.backends.devicegraph import (
     GraphBody,
     GraphCopy,
     GraphDownload,
+    GraphExchange,
     GraphFill,
     GraphJoin,
     GraphLoop,
@@ -106,13 +107,24 @@ class Binder:
         return found
 
     def _loop(self, node: OutlineNode) -> GraphNode:
-        loop = self._plan.loops[node.index]
-        condition = None
-        if loop.condition is not None:
-            slot = node.where[self._plan.slot_index[loop.condition]]
-            condition = self._prepared.initial_memories[slot]
+        loop, first = self._plan.loops[node.index], self._prepared.initial_memories
+
+        def buffer(slot: int) -> BufferHandle:
+            return cast("BufferHandle", first[slot])
+
         turns = tuple(self._body(turn) for turn in node.turns)
-        operation = GraphLoop(turns, node.count, cast("BufferHandle", condition))
+        operation = GraphLoop(
+            turns,
+            node.count,
+            tuple(buffer(slot) for slot in node.conditions),
+            tuple(
+                tuple(
+                    GraphExchange(buffer(a), buffer(b), self._plan.slots[a].byte_size)
+                    for a, b in pairs
+                )
+                for pairs in node.exchanges
+            ),
+        )
         return GraphNode(operation, node.after, -1, loop.name)
 
     def _operation(self, index: int, where: Sequence[int]) -> GraphOperation:

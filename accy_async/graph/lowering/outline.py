@@ -8,8 +8,9 @@ a carry: a loop's body is there once for each arrangement of its buffers.
 * Edges are the plan's own: of dependencies, events within the plan, and labels.
 * A loop of few nodes is unrolled. Another stays a loop, whose turns are its body
   in each arrangement that the carries come round to (two for a pair of slots).
-* A loop whose end a value decides must come out with the buffers where they were,
-  as what follows it is decided beforehand.
+* A loop whose end a value decides comes out with the buffers where they were, as what
+  follows it is decided beforehand: where it ends in the midst of the arrangements, the
+  buffers exchange their contents, once.
 """
 
 from __future__ import annotations
@@ -85,6 +86,11 @@ class OutlineNode:
         where: of each slot, the slot whose first memory it has here.
         turns: a loop's bodies, which take turns; empty for a node.
         count: how often a loop runs; None where its condition decides.
+        conditions: of such a loop, for each turn the slot whose first memory holds its
+            condition before that turn.
+        exchanges: of a loop that its condition ends, for each turn but the first, the
+            slots whose first memories exchange their contents, one pair after the
+            other, where it ends before that turn; empty where none ever do.
     """
 
     index: int
@@ -92,6 +98,8 @@ class OutlineNode:
     where: tuple[int, ...]
     turns: tuple[tuple[OutlineNode, ...], ...] = ()
     count: int | None = None
+    conditions: tuple[int, ...] = ()
+    exchanges: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -270,21 +278,22 @@ class Outliner:
             if reached == where:
                 break
             arrangements.append(reached)
-            if count is None:
-                reason = (
-                    "its carries leave the buffers elsewhere after an odd number of "
-                    "iterations than after an even one, and a value decides how many "
-                    "there are"
-                )
-            elif len(turns) == MOST_TURNS:
+            if len(turns) == MOST_TURNS:
                 reason = f"its carries come round in more than {MOST_TURNS} iterations"
         if reason:
             self.obstacles[loop.name] = Obstacle(loop.name, reason)
             return where, after
         index = self._plan.loop_index[loop.name]
-        nodes.append(OutlineNode(index, after, where, tuple(turns), count))
-        if count is not None:
-            where = arrangements[count % len(turns)]
+        if loop.condition is None:
+            assert count is not None
+            nodes.append(OutlineNode(index, after, where, tuple(turns), count))
+            return arrangements[count % len(turns)], (len(nodes) - 1,)
+        condition = self._plan.slot_index[loop.condition]
+        looked_at = tuple(one[condition] for one in arrangements)
+        moved = tuple(_exchanges(one, where) for one in arrangements[1:])
+        nodes.append(
+            OutlineNode(index, after, where, tuple(turns), None, looked_at, moved)
+        )
         return where, (len(nodes) - 1,)
 
     def _refusal(self, loop: LaunchGraphLoop) -> str:
@@ -337,6 +346,24 @@ class Outliner:
             one, other = slots[carry.current], slots[carry.next]
             moved[one], moved[other] = moved[other], moved[one]
         return tuple(moved)
+
+
+def _exchanges(
+    reached: Sequence[int], where: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """What brings each slot's value from the one arrangement to the other.
+
+    Returns:
+        Pairs of memories, by their slots, that exchange their contents in this order.
+    """
+    at = list(reached)
+    found: list[tuple[int, int]] = []
+    for slot, wanted in enumerate(where):
+        here = at[slot]
+        if here != wanted:
+            found.append((here, wanted))
+            at[at.index(wanted)], at[slot] = here, wanted
+    return tuple(found)
 
 
 def _last(
