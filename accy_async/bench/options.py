@@ -10,7 +10,7 @@ from accy_async.tuning.measuring import CacheState, MeasureOptions, ResultCheck
 from accy_async.tuning.race import RaceRules
 from accy_async.values import enum, instances, integer, member_of, number, optional
 
-__all__ = ["LEAST_SAMPLES", "BenchOptions", "Watcher"]
+__all__ = ["LEAST_SAMPLES", "BenchOptions", "Unwatched", "Watcher"]
 
 LEAST_SAMPLES = 4
 """Of each candidate, whatever the time allows."""
@@ -83,3 +83,13 @@ class Watcher(Protocol):
     def step(self) -> None:
         """One of them is done."""
         ...
+
+
+class Unwatched:
+    """Nobody is told."""
+
+    def begin(self, what: str, steps: int) -> None:
+        """Something begins."""
+
+    def step(self) -> None:
+        """A step is done."""

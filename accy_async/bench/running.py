@@ -18,7 +18,7 @@ from accy_async.bench.ceilings import CeilingKernel, ceiling_kernels, ceiling_of
 from accy_async.bench.declare import Benchmark, FragmentBenchmark, KernelBenchmark
 from accy_async.bench.kernels import Arguments, bytes_of_arguments, check_of, made
 from accy_async.bench.loading import where_of
-from accy_async.bench.options import BenchOptions, Watcher
+from accy_async.bench.options import BenchOptions, Unwatched, Watcher
 from accy_async.bench.racing import Races
 from accy_async.bench.report import BenchmarkReport, DeviceReport, Report
 from accy_async.errors import AccyError, DeviceLost, InvalidType, SessionClosed
@@ -35,25 +35,38 @@ class BenchRun:
     Args:
         file: the file's name, for the report.
         benchmarks: what it declares.
-        options: how.
-        watcher: told how far it has come.
-        version: this package's, for the report.
+        options: how; the usual way if left out.
+        watcher: told how far it has come, if there is one.
+        version: of this package, for the report; left out of it where it is empty.
+
+    Raises:
+        InvalidType: one of them is of another kind.
     """
 
     def __init__(
         self,
+        *,
         file: str,
         benchmarks: Sequence[Benchmark],
-        options: BenchOptions,
-        watcher: Watcher,
-        version: str,
+        options: BenchOptions | None = None,
+        watcher: Watcher | None = None,
+        version: str = "",
     ) -> None:
+        options = BenchOptions() if options is None else options
+        if not isinstance(file, str):
+            raise InvalidType("BenchRun.file", file, "text")
+        if not isinstance(options, BenchOptions):
+            raise InvalidType("BenchRun.options", options, "BenchOptions")
         self._benchmarks = tuple(benchmarks)
+        for one in self._benchmarks:
+            if not isinstance(one, Benchmark):
+                expected = "benchmarks: see fragment_benchmark, KernelBenchmark"
+                raise InvalidType("BenchRun.benchmarks", one, expected)
         self._options = options
         self._file = file
         self._version = version
         self._report: Report | None = None
-        self._races = Races(options, watcher)
+        self._races = Races(options, Unwatched() if watcher is None else watcher)
 
     @property
     def report(self) -> Report | None:
@@ -79,7 +92,7 @@ class BenchRun:
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             device=device_report(session),
             versions={
-                "accy-async": self._version,
+                **({"accy-async": self._version} if self._version else {}),
                 "python": platform.python_version(),
                 "numpy": np.__version__,
                 "system": platform.platform(),

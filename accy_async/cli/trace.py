@@ -14,7 +14,7 @@ from accy_async.cli.options import Json, Traceback
 from accy_async.cli.terminal import console, write_json
 from accy_async.errors import InvalidValue
 from accy_async.observe import Trace, draw_trace, read_trace, validate_trace
-from accy_async.observe.files import replace_file
+from accy_async.observe.files import read_file, replace_file
 from accy_async.observe.protocol import STATES
 from accy_async.observe.reading import decode_document
 from accy_async.observe.trace import Span, stream_name
@@ -86,7 +86,7 @@ def read_report(path: Path) -> TraceReport:
         UsageError: it cannot be read, is no JSON, or is JSON of something else.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         document = decode_document(data)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error

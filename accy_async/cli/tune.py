@@ -13,6 +13,7 @@ from accy_async.artifact.store import CACHE_FOLDER_VARIABLE, ArtifactStore
 from accy_async.cli.exits import ExitCode, UsageError
 from accy_async.cli.terminal import console, write_json
 from accy_async.errors import InvalidArtifact
+from accy_async.observe.files import read_file
 from accy_async.tuning.store import CODECS, TuningStore, default_tuning_store
 
 __all__ = ["export", "import_", "prune", "show", "tune_app"]
@@ -139,8 +140,7 @@ def import_(
     del traceback
     store = _store(folder)
     try:
-        with open(file, "rb") as opened:
-            artifact = opened.read(_MOST_FILE_BYTES + 1)
+        artifact = read_file(file, _MOST_FILE_BYTES + 1)
         kind, count = store.import_artifact(artifact)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error

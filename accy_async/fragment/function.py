@@ -11,6 +11,7 @@ import anyio
 
 from accy_async.backends.cleanup import raise_together
 from accy_async.compiler.semantic import TensorType
+from accy_async.compiler.tracing.program import Constant
 from accy_async.compiler.tracing.tree import (
     Structure,
     constant_key,
@@ -104,7 +105,7 @@ class FragmentFunction:
 
         Args:
             specs: types (``"f32[8,64]"``, `TensorType` values), arrays, or constants;
-                nested as arguments are.
+                nested as arguments are. A text that ends with a bracket is a type.
             named: the same by name.
 
         Raises, Cancellation: as for a call, but that nothing is run.
@@ -233,9 +234,9 @@ class _Asked(NamedTuple):
     arrays: list[Any]
 
     def specs(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments with types in place of arrays."""
+        """The arguments with types in place of arrays; no text is taken for one."""
         given = [
-            leaf if found is None else found
+            found or (Constant(leaf) if isinstance(leaf, str) else leaf)
             for leaf, found in zip(self.leaves, self.types, strict=True)
         ]
         args, kwargs = self.structure.unflatten(iter(given))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.handles import StreamHandle
     from accy_async.backends.timeline import Mark
+    from accy_async.fragment.streams import FragmentStreams
     from accy_async.observe.protocol import Observer
 
 from accy_async.session.statistics import SessionStatistics
@@ -41,6 +42,8 @@ class SessionCore:
         observer: told of what happens, unless a call names another.
         title: how messages name the session.
     """
+
+    _fragment_streams: FragmentStreams | None = None
 
     def __init__(
         self,
@@ -110,11 +113,12 @@ class SessionCore:
     def statistics(self) -> SessionStatistics:
         """The session at this moment."""
         self._forget_completed()
+        calls = self._fragment_streams
         return SessionStatistics(
             live_objects=self.live_objects(),
             held_by_reaper=self.backend.reaper.held(self._owner),
-            streams_open=self._streams.opened,
-            streams_leased=self._streams.leased,
+            streams_open=self._streams.opened + (calls.opened if calls else 0),
+            streams_leased=self._streams.leased + (calls.in_use if calls else 0),
             runs=self._runs.running,
             launches=self._launch_count,
             launches_in_flight=len(self._in_flight),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from accy_async.errors import InvalidType
 from accy_async.observe.protocol import phase
 from accy_async.session.records import SessionRecords
 
@@ -150,7 +151,14 @@ class SessionFragments(SessionRecords):
         if isinstance(program, CompiledFragment):
             return await self._load_compiled(program, options, tuning)
         has_types = isinstance(program, (Module, TracedProgram, PreparedJob))
-        if has_types or specs or named or not callable(program):
+        if not has_types and not callable(program):
+            raise InvalidType(
+                "Session.load_fragment.program",
+                program,
+                "a function of arrays, a CompiledFragment, a Module, a TracedProgram "
+                "or a PreparedJob",
+            )
+        if has_types or specs or named:
             compiled = await self.compile_fragment(
                 program, *specs, options=options, cache=cache, tuning=tuning, **named
             )

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from accy_async.fragment.compiled import CompiledFragment
-    from accy_async.fragment.streams import FragmentStreams
     from accy_async.tuning.launches import LaunchTuningCacheKey, LaunchTuningCacheRecord
     from accy_async.tuning.measuring import KeptRounds
 
@@ -30,7 +29,6 @@ LAUNCH_KIND = "launch_tuning"
 class SessionRecords(SessionCore):
     """What fragments and their tuning share in a session."""
 
-    _fragment_streams: FragmentStreams | None = None
     _launch_records: LaunchTuningCache | None = None
     _choice_records: dict[str, RecordCache[TuningRecord]] | None = None
     _stores_read: frozenset[Path] = frozenset()

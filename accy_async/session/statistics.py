@@ -14,8 +14,9 @@ class SessionStatistics:
     Attributes:
         live_objects: objects not freed yet, by kind.
         held_by_reaper: names of those destroyed while still in use.
-        streams_open: streams of the pool, leased and idle.
-        streams_leased: streams that a block uses now.
+        streams_open: streams kept for blocks, runs and calls of fragments, in use and
+            idle.
+        streams_leased: those of them in use now.
         runs: graph runs going on.
         launches: pipeline launches begun since the session was opened.
         launches_in_flight: those of them not known to be done.

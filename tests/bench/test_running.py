@@ -26,7 +26,7 @@ from accy_async.bench import (
 )
 from accy_async.bench import running as running_module
 from accy_async.bench.ceilings import ceiling_kernels
-from accy_async.errors import DeviceError, DeviceLost, OutOfMemory
+from accy_async.errors import DeviceError, DeviceLost, InvalidType, OutOfMemory
 from accy_async.session import open_session
 from tests.bench.files import doubling, kernel_benchmark
 
@@ -80,13 +80,27 @@ def fragments(**more: Any) -> FragmentBenchmark:
     )
 
 
+def bench_run(
+    *benchmarks: Benchmark,
+    options: BenchOptions = QUICK,
+    watcher: Steps | None = None,
+) -> BenchRun:
+    return BenchRun(
+        file="bench.py",
+        benchmarks=benchmarks,
+        options=options,
+        watcher=watcher,
+        version="1.0",
+    )
+
+
 async def bench_on(
     device: str | RecordingBackend,
     *benchmarks: Benchmark,
     options: BenchOptions = QUICK,
     watcher: Steps | None = None,
 ) -> Report:
-    running = BenchRun("bench.py", benchmarks, options, watcher or Steps(), "1.0")
+    running = bench_run(*benchmarks, options=options, watcher=watcher or Steps())
     async with open_session(device) as session:
         before = session.live_objects()
         report = await running.run(session)
@@ -345,9 +359,7 @@ async def test_cancelled_it_has_what_was_measured_and_leaves_nothing() -> None:
     for place in (1, 6, 12, 18):
         scope = anyio.CancelScope()
         watcher = Steps(place, scope.cancel)
-        running = BenchRun(
-            "bench.py", [fragments(), kernel_benchmark(a=2.0)], QUICK, watcher, "1.0"
-        )
+        running = bench_run(fragments(), kernel_benchmark(a=2.0), watcher=watcher)
         async with open_session("cpu") as session:
             with scope:
                 await running.run(session)
@@ -371,9 +383,7 @@ async def test_a_lost_device_ends_it_and_what_was_measured_is_there() -> None:
         device.fail_execution(1, sticky=True)
 
     watcher = Steps(4, lose)
-    running = BenchRun(
-        "bench.py", [kernel_benchmark(a=2.0, b=2.0)], QUICK, watcher, "1.0"
-    )
+    running = bench_run(kernel_benchmark(a=2.0, b=2.0), watcher=watcher)
     with pytest.raises(DeviceLost):
         async with open_session(device) as session:
             await running.run(session)
@@ -411,7 +421,7 @@ async def test_failing_calls_leave_nothing_and_are_told() -> None:
     nth = 1
     while True:
         device = RecordingBackend()
-        running = BenchRun("bench.py", given, options, Steps(), "1.0")
+        running = bench_run(*given, options=options)
         before = device.live_objects()
         failed = True
         try:
@@ -426,3 +436,21 @@ async def test_failing_calls_leave_nothing_and_are_told() -> None:
             break
         nth += 9 if nth > 10 else 1
     assert nth > 40
+
+
+def test_what_is_no_run_is_refused() -> None:
+    with pytest.raises(InvalidType, match=r"BenchRun.benchmarks: got 3, .*Kernel"):
+        BenchRun(file="bench.py", benchmarks=[3])  # type: ignore[list-item]
+    with pytest.raises(InvalidType, match=r"BenchRun.options: got 16, expected Bench"):
+        BenchRun(file="bench.py", benchmarks=[], options=16)  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match=r"BenchRun.file: got \["):
+        BenchRun(file=[], benchmarks=[])  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("no_ceilings")
+async def test_nobody_needs_to_watch() -> None:
+    running = BenchRun(file="bench.py", benchmarks=[fragments()], options=QUICK)
+    async with open_session("recording") as session:
+        report = await running.run(session)
+    assert report.is_complete
+    assert "accy-async" not in report.versions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from accy_async.bench import running as running_module
 from accy_async.cli.exits import ExitCode
+from accy_async.observe import files
 from tests.cli.conftest import Run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bench_softmax.py"
@@ -140,6 +142,19 @@ def test_options_that_cannot_be_used_are_told_before_anything_runs(
         assert words in ended.err
         assert ended.out == ""
     assert "bench expects a FILE" in run("bench").err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no such pipes")
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_WRITER_WITHIN_S", 0.0)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for arguments in (("bench", file, "--compare"), ("trace",), ("tune", "import")):
+        ended = run(*arguments, pipe)
+        assert ended.code == ExitCode.USAGE
+        assert "pipe: nobody writes to this pipe" in ended.err
 
 
 @pytest.mark.usefixtures("no_ceilings")

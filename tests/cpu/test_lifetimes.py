@@ -64,6 +64,30 @@ def test_threads_end_after_close() -> None:
     assert our_threads() == []
 
 
+def test_threads_of_a_dropped_backend_end_and_a_warning_names_it() -> None:
+    async def main() -> None:
+        backend = CpuBackend(workers=2, index=3)
+        buffer = backend.allocate_buffer(1 << 20)
+        for stream in (None, backend.create_stream()):
+            backend.write_buffer(buffer, np.zeros(1 << 18, np.float32), stream=stream)
+        await backend.wait_device()
+
+    anyio.run(main)
+    assert len(our_threads()) >= 2
+    with pytest.warns(ResourceWarning, match=r"cpu:3 was dropped without close\(\)"):
+        gc.collect()
+    join_threads()
+
+
+def test_an_unused_backend_may_be_dropped() -> None:
+    backend = CpuBackend()
+    backend.create_stream()
+    dropped = weakref.ref(backend)
+    del backend
+    gc.collect()
+    assert dropped() is None
+
+
 def test_thread_of_a_destroyed_stream_ends() -> None:
     device = CpuDevice()
     stream = device.backend.create_stream()

@@ -148,6 +148,31 @@ async def test_each_combination_of_types_has_a_fragment_up_to_the_limit(
         await function(X)
 
 
+@pytest.mark.parametrize("mode", ["f32[8]", "of its own]"])
+async def test_a_text_of_a_call_is_a_constant_whatever_it_looks_like(
+    session: Session, mode: str
+) -> None:
+    def either(x: Any, how: str) -> Any:
+        assert type(how) is str
+        return x + 1 if how == mode else x
+
+    for function in (either, fragment(either)):
+        loaded = await session.load_fragment(function)
+        assert np.array_equal(await loaded(X, mode), X + 1)
+        assert np.array_equal(await loaded(X, "another"), X)
+        assert np.array_equal(await loaded(x=X, how=mode), X + 1)
+
+
+async def test_statistics_count_the_streams_of_calls() -> None:
+    async with open_session(RecordingBackend()) as session:
+        loaded = await session.load_fragment(ADD)
+        x = await session.upload(X)
+        await loaded.invoke([x, x])
+        counted = session.statistics()
+        assert counted.streams_open == session.live_objects()["streams"] == 1
+        assert counted.streams_leased == 0
+
+
 async def test_calls_that_need_the_same_fragment_compile_it_once(
     session: Session,
 ) -> None:
@@ -316,7 +341,7 @@ async def test_what_cannot_be_compiled_is_refused(session: Session) -> None:
             with pytest.raises((InvalidProgram, AttributeError)):
                 await function(X)
     for wrong in (3, None):
-        with pytest.raises(InvalidType):
+        with pytest.raises(InvalidType, match=r"load_fragment.*a CompiledFragment"):
             await session.load_fragment(wrong)  # type: ignore[call-overload]
     program = trace_program(lambda x: x + 1, "f32[8]")
     with pytest.raises(InvalidType, match="its own"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
+import weakref
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
@@ -44,6 +47,8 @@ class CpuBackend(CpuPeers):
     all streams share; kernels and copies run without the interpreter lock. No
     thread is started before the first operation that needs it. All are daemon
     threads: a kernel that never ends does not keep the interpreter from exiting.
+    Those of a backend that is dropped without `close` end as well, and a
+    ResourceWarning names it.
 
     Args:
         workers: how many threads may run blocks of split kernels at once; one for
@@ -84,7 +89,12 @@ class CpuBackend(CpuPeers):
         self._allocator = CpuAllocator(memory_limit_bytes)
         self._pool = WorkerPool(count)
         self._copy_pace = Pace()
+        self._opened: weakref.WeakSet[CpuStream] = weakref.WeakSet()
         super().__init__(BackendKind.CPU, grace_s=grace_s)
+        self._leaving = weakref.finalize(
+            self, _leave, self._opened, self._pool, f"cpu:{index}"
+        )
+        self._leaving.atexit = False  # the threads end with the process
 
     @property
     def capabilities(self) -> Capabilities:
@@ -114,6 +124,7 @@ class CpuBackend(CpuPeers):
             for stream in (self._default, *self._exchange):
                 cast("CpuStream", stream).stop()
             self._pool.close()
+            self._leaving.detach()
 
     # Hooks
 
@@ -246,9 +257,16 @@ class CpuBackend(CpuPeers):
         )
 
     def _open_stream(self, priority: int, name: str) -> StreamState:
-        return CpuStream(
-            CpuTimeline(name), priority, self._lock, lambda: self._table.sweep()
-        )
+        # The stream's thread must not keep the backend alive.
+        table = weakref.ref(self._table)
+
+        def sweep() -> None:
+            if (found := table()) is not None:
+                found.sweep()
+
+        stream = CpuStream(CpuTimeline(name), priority, self._lock, sweep)
+        self._opened.add(stream)
+        return stream
 
     def _open_event(self, *, has_timing: bool) -> EventState:
         return EventState(has_timing=has_timing)
@@ -283,3 +301,24 @@ class CpuBackend(CpuPeers):
 
     def _find_for_launch(self, handle: Handle) -> Resource | None:
         return self._table.get(handle)
+
+
+def _leave(streams: weakref.WeakSet[CpuStream], pool: WorkerPool, name: str) -> None:
+    """Let the threads end of a backend that was dropped without `close`.
+
+    The collector may call this within any call of theirs, with a lock held: so they
+    are told by a thread that holds none.
+    """
+    running = [stream for stream in streams if stream.has_thread]
+    if not running and not pool.has_threads:
+        return
+
+    def end() -> None:
+        for stream in running:
+            stream.stop()
+        pool.close()
+
+    threading.Thread(
+        target=end, name=f"accy_async cpu {name} left", daemon=True
+    ).start()
+    warnings.warn(f"{name} was dropped without close()", ResourceWarning, stacklevel=2)

@@ -220,6 +220,11 @@ class WorkerPool:
         self._idle = 0
         self._is_closed = False
 
+    @property
+    def has_threads(self) -> bool:
+        """True while any thread runs, or waits for jobs."""
+        return self._threads > 0
+
     def run(self, job: Job, scratch: Scratch) -> None:
         """Run all of a job, on this thread and on workers; returns when it is done."""
         with self._cond:

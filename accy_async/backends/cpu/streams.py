@@ -134,6 +134,11 @@ class CpuStream(StreamState):
         self._gate = threading.Lock()
         self._gate.acquire()
 
+    @property
+    def has_thread(self) -> bool:
+        """True while its thread runs, or waits for operations."""
+        return self._thread is not None
+
     def submit(self, operation: Operation) -> None:
         """Put an operation at the end of the queue; under the submission lock."""
         self._queue.put(operation)

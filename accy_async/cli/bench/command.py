@@ -22,7 +22,7 @@ from accy_async.cli.exits import ExitCode, UsageError
 from accy_async.cli.options import Json, Traceback, check_backend
 from accy_async.cli.terminal import Interrupts, console, write_json
 from accy_async.errors import InvalidArtifact
-from accy_async.observe.files import replace_file
+from accy_async.observe.files import read_file, replace_file
 
 if TYPE_CHECKING:
     from accy_async.bench import BenchRun, Change, Report
@@ -104,7 +104,13 @@ def bench(
             benchmarks = load_benchmarks(file)
         except InvalidBenchmark as error:
             raise UsageError(str(error)) from error
-        running = BenchRun(str(file), benchmarks, options, bar, __version__)
+        running = BenchRun(
+            file=str(file),
+            benchmarks=benchmarks,
+            options=options,
+            watcher=bar,
+            version=__version__,
+        )
         try:
             run(interrupts.run, lambda: _measure(running, device, earlier, force))
         except BaseException as error:  # noqa: BLE001 - raised, or told, below
@@ -159,9 +165,7 @@ def _read_report(path: Path) -> Report:
     from accy_async.bench import decode_report
 
     try:
-        with path.open("rb") as opened:
-            data = opened.read(_MOST_REPORT_BYTES)
-        return decode_report(data)
+        return decode_report(read_file(path, _MOST_REPORT_BYTES))
     except OSError as error:
         raise UsageError(f"--compare {path}: {error.strerror or error}") from error
     except InvalidArtifact as error:

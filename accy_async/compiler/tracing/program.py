@@ -40,6 +40,13 @@ _MAX_CACHED = 128
 
 
 @attrs.frozen
+class Constant:
+    """An argument that is a constant, even where it is a text that writes a type."""
+
+    value: object
+
+
+@attrs.frozen
 class TracedProgram:
     """A module, and how a call's arguments and results lie in its lists.
 
@@ -132,6 +139,7 @@ def trace_program(
     title = check_call(function, specs, named, name)
     structure, leaves = flatten((specs, named))
     types = [_spec(leaf) for leaf in leaves]
+    leaves = [one.value if isinstance(one, Constant) else one for one in leaves]
     labels = _labels(function, structure)
     builder = Builder(title, limits)
     f = builder.begin_function(
@@ -170,7 +178,7 @@ def _returned(result: object, name: str) -> object:
 
 def _spec(leaf: object) -> TensorType | None:
     """The type of an array argument; None for what is passed on as it is."""
-    if isinstance(leaf, (bool, int, float, type)):
+    if isinstance(leaf, (bool, int, float, type, Constant)):
         return None
     if isinstance(leaf, TensorType):
         return leaf
