@@ -58,7 +58,8 @@ class BenchRun:
         if not isinstance(options, BenchOptions):
             raise InvalidType("BenchRun.options", options, "BenchOptions")
         self._benchmarks = tuple(benchmarks)
-        for one in self._benchmarks:
+        given: tuple[object, ...] = self._benchmarks
+        for one in given:
             if not isinstance(one, Benchmark):
                 expected = "benchmarks: see fragment_benchmark, KernelBenchmark"
                 raise InvalidType("BenchRun.benchmarks", one, expected)

@@ -150,15 +150,15 @@ class SessionFragments(SessionRecords):
         self._check("load_fragment")
         if isinstance(program, CompiledFragment):
             return await self._load_compiled(program, options, tuning)
-        has_types = isinstance(program, (Module, TracedProgram, PreparedJob))
-        if not has_types and not callable(program):
+        typed = (Module, TracedProgram, PreparedJob)
+        if not isinstance(program, typed) and not callable(program):
             raise InvalidType(
                 "Session.load_fragment.program",
                 program,
                 "a function of arrays, a CompiledFragment, a Module, a TracedProgram "
                 "or a PreparedJob",
             )
-        if has_types or specs or named:
+        if isinstance(program, typed) or specs or named:
             compiled = await self.compile_fragment(
                 program, *specs, options=options, cache=cache, tuning=tuning, **named
             )
