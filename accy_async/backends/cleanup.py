@@ -175,30 +175,6 @@ class Cleanup:
             primary = overtake(primary, interrupt, errors)
         raise_together(self._what, primary, errors)
 
-    async def exit(
-        self,
-        primary: BaseException | None,
-        close: Callable[[], Awaitable[object]],
-    ) -> None:
-        """Close something on the way out of its ``async with``.
-
-        Args:
-            primary: the exception the body ends with, None if it ends well.
-            close: closes it; what it raises joins ``primary``.
-
-        Raises:
-            BaseException: what `raise_together` makes of the two. Where closing
-                went well nothing is raised: the body's exception goes on by
-                itself.
-        """
-        errors: list[Exception] = []
-        try:
-            await close()
-        except Exception as error:  # noqa: BLE001 - raised together below
-            errors.append(error)
-        if errors:
-            raise_together(self._what, primary, errors)
-
 
 def _repeats(settled: Exception, primary: BaseException | None) -> bool:
     """True where the wait told again of the very failure that ended the operation."""

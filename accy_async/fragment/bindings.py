@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
 from accy_async.artifact.planned import SlotRole
-from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
+from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.handles import BufferAccess, BufferBinding, BufferHandle
 from accy_async.errors import InvalidArtifact, InvalidType, LaunchArgumentMismatch
 from accy_async.fragment.graphs import count_slot_name, element_counts, slot_name
@@ -39,7 +39,7 @@ _MOST_GRAPHS = 8
 """Graphs that bindings keep prepared; the one unused longest goes first."""
 
 
-class InvocationBindings:
+class InvocationBindings(ClosedOnExit):
     """Every buffer of a fragment's invocation; `prepare_invocation_bindings` makes one.
 
     Inputs and constants are uploaded; outputs and scratch are undefined until the
@@ -243,17 +243,6 @@ class InvocationBindings:
         """
         self.close()
         await anyio.lowlevel.cancel_shielded_checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await Cleanup(self._backend, f"closing {self!r}", 0.0).exit(exc, self.aclose)
 
     def _check(self) -> None:
         if self._is_closed:

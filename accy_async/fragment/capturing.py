@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
 from accy_async.backends.array import DeviceArray
-from accy_async.backends.cleanup import Cleanup
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import AccyError
 
@@ -30,7 +29,7 @@ _MOST_AT_ONCE = 1 << 20
 """Bytes that may be copied on the event loop's thread: some 100 us."""
 
 
-class InvocationCapture:
+class InvocationCapture(ClosedOnExit):
     """Bindings that get the arguments of a fragment's next call.
 
     From `LoadedFragment.capture_invocation`; from then on the next call copies its
@@ -87,17 +86,6 @@ class InvocationCapture:
             self._taps.remove(self)
         self._bindings.close()
         await anyio.lowlevel.cancel_shielded_checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await Cleanup(self._backend, "capturing a call", 0.0).exit(exc, self.aclose)
 
     # As a `Tap`
 

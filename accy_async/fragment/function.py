@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from accy_async.backends.cleanup import raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.compiler.semantic import TensorType
 from accy_async.compiler.tracing.program import Constant
 from accy_async.compiler.tracing.tree import (
@@ -33,7 +33,7 @@ Load = Callable[[Sequence[Any], Mapping[str, Any]], Awaitable["LoadedFragment"]]
 """Compiles and loads the function for arguments of these types."""
 
 
-class FragmentFunction:
+class FragmentFunction(ClosedOnExit):
     """A function of arrays on a device; `Session.load_fragment` makes one.
 
     Called, it is traced, compiled and loaded for the types of these arguments, unless
@@ -132,23 +132,6 @@ class FragmentFunction:
         fragments = [*self._loaded.values()]
         self._loaded.clear()
         await _close_all(self.name, fragments)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        errors: list[Exception] = []
-        try:
-            await self.aclose()
-        except Exception as error:  # noqa: BLE001 - raised together below
-            errors.append(error)
-        if errors:
-            raise_together(f"closing {self!r}", exc, errors)
 
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Asked:
         structure, leaves = flatten((args, kwargs))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
 from accy_async.backends.cleanup import Cleanup, raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.fragment.bindings import allocate_bindings
 from accy_async.fragment.capturing import InvocationCapture
@@ -43,7 +43,7 @@ Lend = Callable[
 """`GraphExecutive.lend`: has runs of graphs use the fragment's kernels."""
 
 
-class LoadedFragment(TunedFragment):
+class LoadedFragment(TunedFragment, ClosedOnExit):
     """A fragment on a device; `load_fragment` and `Session.load_fragment` make one.
 
     It is called with arrays, ``y = await fragment(x)``; or step by step, with bindings
@@ -229,18 +229,6 @@ class LoadedFragment(TunedFragment):
             raise
         raise_together(what, None, errors)
         await anyio.lowlevel.cancel_shielded_checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        what = f"closing fragment {self.name!r}"
-        await Cleanup(self._backend, what, self._grace_s).exit(exc, self.aclose)
 
 
 def _takes_arrays_alone(program: TracedProgram) -> bool:

@@ -9,21 +9,20 @@ one launch of a device graph on a stream of its own and one wait: there is no ta
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import anyio
 import attrs
 
 from accy_async.backends.base import SettleTimeout
 from accy_async.backends.cleanup import raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.timeline import Mark
 from accy_async.errors import GraceExpired, GraphError, InvalidType, SessionClosed
 from accy_async.graph.lowering.policy import follow
 from accy_async.graph.nodes import HostSlot
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import StreamHandle
     from accy_async.dtypes import ScalarArgument
@@ -46,7 +45,7 @@ Check = Callable[
 buffers and arrays behind them."""
 
 
-class PreparedPlan:
+class PreparedPlan(ClosedOnExit):
     """A plan with its buffers, ready to be run; `Session.prepare` makes one.
 
     It belongs to its session, and to the task that uses it: runs of one prepared plan
@@ -220,17 +219,6 @@ class PreparedPlan:
         errors: list[Exception] = []
         self.close_now(errors)
         raise_together("closing a prepared plan", None, errors)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def _merge(
         self,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, overload
 
 import anyio.lowlevel
 
-from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
+from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.handles import BufferAccess, BufferBinding
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
@@ -50,7 +50,7 @@ def intermediate_byte_size(
     return byte_size
 
 
-class PipelineIntermediates(Sequence[BufferBinding]):
+class PipelineIntermediates(Sequence[BufferBinding], ClosedOnExit):
     """A pipeline's scratch buffers, allocated once for many launches.
 
     A sequence of their bindings, readable and writable, and an async context
@@ -110,17 +110,6 @@ class PipelineIntermediates(Sequence[BufferBinding]):
         handles = (binding.handle for binding in reversed(self._bindings))
         destroy_all(self.backend, handles, errors)
         raise_together(f"closing {self!r}", None, errors)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await Cleanup(self.backend, f"closing {self!r}", 0.0).exit(exc, self.aclose)
 
 
 async def allocate_pipeline_intermediates(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import anyio.lowlevel
 
 from accy_async.artifact.entry import KernelCallRegistry
 from accy_async.artifact.formats import ArtifactFormat, artifact_format
-from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
+from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.loading import LoadedKernel, load_entry
 from accy_async.pipeline.model import KernelCallPipeline
 from accy_async.pipeline.resolved import ResolvedPipeline, resolve_pipeline
@@ -27,7 +27,7 @@ PoolEntry = LoadedKernel
 """One stage's kernel: as an artifact, and as the device has it."""
 
 
-class PipelineArtifactPool:
+class PipelineArtifactPool(ClosedOnExit):
     """The loaded kernels of one pipeline, one for each stage, owned by the caller.
 
     Keep a pool to launch the same chain many times, on any streams and at the
@@ -100,17 +100,6 @@ class PipelineArtifactPool:
         errors: list[Exception] = []
         destroy_all(self.backend, (entry.loaded for entry in self.entries), errors)
         raise_together(f"closing {self!r}", None, errors)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await Cleanup(self.backend, f"closing {self!r}", 0.0).exit(exc, self.aclose)
 
 
 async def load_pipeline_artifacts(

@@ -11,6 +11,7 @@ from anyio import get_cancelled_exc_class, wait_all_tasks_blocked
 
 from accy_async.backends import BufferHandle
 from accy_async.backends.cleanup import Cleanup, destroy_all, raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.recording import RecordingBackend
 from accy_async.errors import AccyError, DeviceError, GraceExpired, OutOfMemory
 from tests.backends.loops import PATIENCE_S
@@ -310,23 +311,44 @@ async def test_interrupted_wait_destroys_all_the_same(
 # Closing on the way out
 
 
-async def test_exit_lets_the_body_go_on(backend: RecordingBackend) -> None:
-    """Where closing went well ``exit`` raises nothing, whatever the body ended with."""
+class Closing(ClosedOnExit):
+    """Something whose closing raises an error, or nothing."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def __repr__(self) -> str:
+        return "it"
+
+    async def aclose(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+
+
+async def leave(closing: Closing, primary: BaseException | None) -> None:
+    await closing.__aexit__(None if primary is None else type(primary), primary, None)
+
+
+async def test_exit_lets_the_body_go_on() -> None:
+    """Where closing went well the exit raises nothing, whatever the body ended with."""
+    async with Closing() as closing:
+        pass
     for primary in (None, ValueError("body"), KeyboardInterrupt(), await cancelled()):
-        await Cleanup(backend, "test", None).exit(primary, anyio.lowlevel.checkpoint)
+        await leave(closing, primary)
 
 
-async def test_exit_joins_body_and_closing(backend: RecordingBackend) -> None:
+async def test_exit_joins_body_and_closing() -> None:
     """What closing raises joins what the body ended with, by the same rules."""
-    cleanup = Cleanup(backend, "pool", None)
     error, body, stop = AccyError("close"), ValueError("body"), await cancelled()
+    closing = Closing(error)
     with pytest.raises(AccyError) as alone:
-        await cleanup.exit(None, raises(error))
+        await leave(closing, None)
     assert alone.value is error
-    with pytest.raises(ExceptionGroup) as both:
-        await cleanup.exit(body, raises(error))
+    with pytest.raises(ExceptionGroup, match="closing it") as both:
+        await leave(closing, body)
     assert both.value.exceptions == (body, error)
     with pytest.raises(ExceptionGroup) as late:
-        await cleanup.exit(stop, raises(error))
+        await leave(closing, stop)
     assert late.value.exceptions == (error,)
     assert late.value.__cause__ is stop

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
 
 from accy_async.backends.cleanup import raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class _Closing(Protocol):
 _T = TypeVar("_T", bound=_Closing)
 
 
-class PerDevice(ABC, Generic[_T]):
+class PerDevice(ClosedOnExit, Generic[_T]):
     """One thing for each device, loaded when it is first asked for.
 
     An async context manager; the session destroys what it has at the latest.
@@ -109,20 +109,6 @@ class PerDevice(ABC, Generic[_T]):
                 errors.append(error)
         raise_together(f"closing {self!r}", None, errors)
         await anyio.lowlevel.cancel_shielded_checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose()
-        except Exception as error:  # noqa: BLE001 - raised together with the block's
-            raise_together(f"closing {self!r}", exc, [error])
 
     @abstractmethod
     async def _load(self, seat: Session) -> _T:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import anyio
 import attrs
@@ -13,6 +12,7 @@ import attrs
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.base import SettleTimeout
 from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.handles import BufferBinding
 from accy_async.errors import (
     AccyError,
@@ -65,7 +65,7 @@ class _Step:
         return self.seat.backend
 
 
-class SpanningPlan:
+class SpanningPlan(ClosedOnExit):
     """A plan on several devices, ready to be run; `MultiSession.prepare` makes one.
 
     A run launches one device graph for each part that is of one device, and each copy
@@ -219,17 +219,6 @@ class SpanningPlan:
             await self._settle(errors)
             self.close_now(errors)
         raise_together("closing a prepared plan", None, errors)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     # Within
 
