@@ -18,6 +18,7 @@ import accy_async
 from accy_async import Capabilities, DType
 from accy_async.bench import compile_variant
 from accy_async.compiler.form import KernelBuilder
+from accy_async.errors import RuntimeUnavailable
 from accy_async.tuning.search import (
     ModelSearch,
     RandomSearch,
@@ -82,14 +83,18 @@ async def compare(device: str) -> None:
         print(f"{capabilities.identity.name}: {BUDGET_S:g} s of device time each")
         print("strategy | than the default        | schedule, of how many measured")
         for name, strategy in STRATEGIES.items():
-            found = await search(
-                session.backend,
-                space,
-                lambda schedule: scaled(schedule, capabilities),
-                [out.binding("write_only"), x.binding("read_only")],
-                strategy=strategy,
-                options=SearchOptions(budget_s=BUDGET_S, workers=1),
-            )
+            try:
+                found = await search(
+                    session.backend,
+                    space,
+                    lambda schedule: scaled(schedule, capabilities),
+                    [out.binding("write_only"), x.binding("read_only")],
+                    strategy=strategy,
+                    options=SearchOptions(budget_s=BUDGET_S, workers=1),
+                )
+            except RuntimeUnavailable as error:  # the model's library
+                print(f"{name:8} | {error}")
+                continue
             measured = sum(one.is_measured for one in found.trials)
             print(
                 f"{name:8} | {found.speedup:6.2f}x, {found.standing!s:13} | "

@@ -37,7 +37,13 @@ from accy_async.compiler.kernels.payloads import code_level, kernel_payload
 from accy_async.compiler.semantic import Builder, TensorType
 from accy_async.dtypes import DType
 from accy_async.fragment import FragmentCompilerOptions, LoadedFragment
-from accy_async.tuning import MeasureOptions, RaceRules, Standing, TuningBudget
+from accy_async.tuning import (
+    MeasureOptions,
+    RaceRules,
+    Standing,
+    TuningBudget,
+    TuningStore,
+)
 from benchmarks.measuring import Figure, machine, show
 
 if TYPE_CHECKING:
@@ -66,7 +72,10 @@ Served = tuple[float, list[float]]
 
 
 async def load(
-    session: Session, length: int = LENGTH, passes: int = 64
+    session: Session,
+    length: int = LENGTH,
+    passes: int = 64,
+    tuning: TuningStore | None = None,
 ) -> LoadedFragment:
     """``y = x * table[i % 64]``, by a kernel for any number of blocks.
 
@@ -124,7 +133,7 @@ async def load(
     options = FragmentCompilerOptions(
         artifact_format=format, kernel_call_registry=KernelCallRegistry([registered])
     )
-    return await session.load_fragment(builder.finish(), options=options, tuning=None)
+    return await session.load_fragment(builder.finish(), options=options, tuning=tuning)
 
 
 async def serve(
@@ -159,16 +168,24 @@ def after(seconds: float, tuner: Tuner | None = None) -> Callable[[], bool]:
     return is_over
 
 
-async def service(device: str) -> None:
-    """The first two tables."""
+async def service(
+    device: str, rounds: int = ROUNDS, windows: int = MOST_WINDOWS
+) -> None:
+    """The first two tables.
+
+    Args:
+        device: where.
+        rounds: times that the kernel is tuned from nothing.
+        windows: of each kind in a round, at most.
+    """
     rates: dict[str, list[float]] = {}
     tails: dict[str, list[float]] = {}
     took: dict[str, list[float]] = {}
     speedups: list[float] = []
     async with open_session(device) as session:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             fragment = await load(session)
-            served, spent_s, results = await one_round(session, fragment)
+            served, spent_s, results = await one_round(session, fragment, windows)
             for phase, windows in served.items():
                 latencies = [one for _, calls in windows for one in calls]
                 seconds = sum(window_s for window_s, _ in windows)
@@ -204,7 +221,7 @@ async def service(device: str) -> None:
 
 
 async def one_round(
-    session: Session, fragment: LoadedFragment
+    session: Session, fragment: LoadedFragment, windows: int
 ) -> tuple[dict[str, list[Served]], float, tuple[KernelTuning, ...]]:
     """Windows with and without tuning in turns, until the winner is there; then some.
 
@@ -214,7 +231,7 @@ async def one_round(
         name: [] for name in ("without tuning", "while tuning runs", "afterwards")
     }
     spent_s = 0.0
-    for _ in range(MOST_WINDOWS):
+    for _ in range(windows):
         window = await serve(session, fragment, after(WINDOW_S))
         served["without tuning"].append(window)
         async with session.tuning(

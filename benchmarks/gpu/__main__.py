@@ -12,7 +12,10 @@ from benchmarks.gpu.machine import describe
 ORDER = ("launch", "replay", "wake", "overlap", "scan", "cancel")
 """The first ones first; ``cancel`` leaves a kernel running, and so comes last."""
 
-_PARTS = {"__main__", "bare", "kernels", "machine", "peers", "tables", "triton_kernel"}
+_PARTS = {
+    *("__main__", "bare", "busywork", "kernels", "machine", "peers", "tables"),
+    *("triton_kernel", "tunables", "tuning_ways"),
+}
 
 
 def sections() -> list[str]:
