@@ -44,7 +44,11 @@ async def compare() -> None:
             for case, (default, other, right) in CASES.items():
                 print(f"{case}, {place}")
                 for way in ways:
-                    answers, took_s = await _ten(way, default, other)
+                    try:
+                        answers, took_s = await _ten(way, default, other)
+                    except Exception as error:  # noqa: BLE001 - of a peer's
+                        print(f"  {way.name}: {type(error).__name__}: {error}"[:200])
+                        continue
                     print(_line(way.name, answers, right, took_s), flush=True)
     backend.close()
     print()

@@ -7,7 +7,9 @@ the default's time over the other's, and which is to be used.
 from __future__ import annotations
 
 import ctypes
+import io
 from abc import ABC, abstractmethod
+from contextlib import redirect_stdout
 from typing import Any
 
 import attrs
@@ -105,6 +107,7 @@ class DoBench(Way):
 
         self._bench: Any = do_bench
         work = Busywork(backend)
+        torch.zeros(1, device="cuda")  # so that its context is this thread's
         # On PyTorch's stream, which its events are recorded on.
         stream = int(torch.cuda.current_stream().cuda_stream)
         self._calls = {one: _bare_launch(work, one, stream) for one in steps}
@@ -159,27 +162,37 @@ class KernelTuner(Way):
         self._tune: Any = tune_kernel
         x = np.zeros(LENGTH, np.float32)
         self._arguments = [np.zeros_like(x), x, np.int32(LENGTH)]
+        self._language = "nvcuda"
+        try:
+            self._times({"STEPS": list(steps)})
+        except Exception:  # noqa: BLE001 - its bindings are older than those here
+            self._language = "cupy"
+            self._times({"STEPS": list(steps)})
+        self.name = f"Kernel Tuner, {self._language}"
 
     async def compare(self, default: int, other: int) -> Answer:
         # Of equal kernels, two that differ in a name that nothing uses.
-        tunable: dict[str, list[int]] = {"block_size_x": [THREADS]}
+        tunable = {"STEPS": [default, other]}
+        key, first = "STEPS", default
         if default == other:
-            tunable |= {"STEPS": [default], "ALIAS": [0, 1]}
-        else:
-            tunable |= {"STEPS": [default, other]}
-        results, _ = self._tune(
-            "work",
-            SOURCE,
-            LENGTH,
-            self._arguments,
-            tunable,
-            lang="nvcuda",
-            quiet=True,
-            verbose=False,
-        )
-        key, first = ("ALIAS", 0) if default == other else ("STEPS", default)
-        times = {one[key] == first: float(one["time"]) for one in results}
-        return _by_time(times[True], times[False])
+            tunable = {"STEPS": [default], "ALIAS": [0, 1]}
+            key, first = "ALIAS", 0
+        times = {one[key] == first: one["time"] for one in self._times(tunable)}
+        return _by_time(float(times[True]), float(times[False]))
+
+    def _times(self, tunable: dict[str, list[int]]) -> list[dict[str, Any]]:
+        with redirect_stdout(io.StringIO()):
+            results, _ = self._tune(
+                "work",
+                SOURCE,
+                LENGTH,
+                self._arguments,
+                {"block_size_x": [THREADS], **tunable},
+                lang=self._language,
+                quiet=True,
+            )
+        found: list[dict[str, Any]] = results
+        return found
 
 
 WAYS: tuple[type[Way], ...] = (Rounds, DoBench, KernelTuner)
