@@ -169,14 +169,14 @@ def after(seconds: float, tuner: Tuner | None = None) -> Callable[[], bool]:
 
 
 async def service(
-    device: str, rounds: int = ROUNDS, windows: int = MOST_WINDOWS
+    device: str, rounds: int = ROUNDS, most_windows: int = MOST_WINDOWS
 ) -> None:
     """The first two tables.
 
     Args:
         device: where.
         rounds: times that the kernel is tuned from nothing.
-        windows: of each kind in a round, at most.
+        most_windows: of each kind in a round.
     """
     rates: dict[str, list[float]] = {}
     tails: dict[str, list[float]] = {}
@@ -185,7 +185,7 @@ async def service(
     async with open_session(device) as session:
         for _ in range(rounds):
             fragment = await load(session)
-            served, spent_s, results = await one_round(session, fragment, windows)
+            served, spent_s, results = await one_round(session, fragment, most_windows)
             for phase, windows in served.items():
                 latencies = [one for _, calls in windows for one in calls]
                 seconds = sum(window_s for window_s, _ in windows)
@@ -221,7 +221,7 @@ async def service(
 
 
 async def one_round(
-    session: Session, fragment: LoadedFragment, windows: int
+    session: Session, fragment: LoadedFragment, most_windows: int
 ) -> tuple[dict[str, list[Served]], float, tuple[KernelTuning, ...]]:
     """Windows with and without tuning in turns, until the winner is there; then some.
 
@@ -231,7 +231,7 @@ async def one_round(
         name: [] for name in ("without tuning", "while tuning runs", "afterwards")
     }
     spent_s = 0.0
-    for _ in range(windows):
+    for _ in range(most_windows):
         window = await serve(session, fragment, after(WINDOW_S))
         served["without tuning"].append(window)
         async with session.tuning(
