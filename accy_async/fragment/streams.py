@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import anyio
+
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import StreamHandle
@@ -28,6 +30,7 @@ class FragmentStreams:
         self._backend = backend
         self._idle: list[StreamHandle] = []
         self._users: dict[StreamHandle, int] = {}
+        self._paused: anyio.Event | None = None
 
     @property
     def opened(self) -> int:
@@ -38,6 +41,16 @@ class FragmentStreams:
     def in_use(self) -> int:
         """How many have invocations on them."""
         return len(self._users)
+
+    async def wait_paused(self) -> None:
+        """Return when no invocation is on any of them, or was for a moment.
+
+        At once where none is. Cancellation: only the wait stops.
+        """
+        if self._users:
+            if self._paused is None:
+                self._paused = anyio.Event()
+            await self._paused.wait()
 
     def take(self) -> StreamHandle:
         """An idle stream, else a new one, else the one with the fewest users. Sync.
@@ -76,6 +89,9 @@ class FragmentStreams:
             self._users[stream] = left
         else:
             del self._users[stream]
+            if self._paused is not None and not self._users:
+                self._paused.set()
+                self._paused = None
         return not left
 
     def detach(self) -> list[StreamHandle]:

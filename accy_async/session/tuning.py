@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import anyio
 import attrs
 
 from accy_async.backends.cleanup import raise_together
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from accy_async.fragment import FragmentFunction, LoadedFragment
 
 __all__ = ["SessionTuning"]
+
+_LONGEST_PAUSE_S = 0.05
+"""After which tuning looks for itself whether calls are in flight."""
 
 
 class SessionTuning(SessionRecords):
@@ -102,7 +106,7 @@ class SessionTuning(SessionRecords):
         cache = LaunchTuningCache(self.capabilities)
         if known is not None:
             cache.import_records(await self._read_store(known))
-        pace = SharedPace(allowed, self._is_working)
+        pace = SharedPace(allowed, self._is_working, self._wait_paused)
         tuner = Tuner(self, cache, known, pace, is_exclusive=exclusive)
         for fragment in background_of:
             fragment.learn_launch_tuning(cache)
@@ -122,14 +126,29 @@ class SessionTuning(SessionRecords):
 
     def _is_working(self) -> bool:
         """Whether work of the session is in flight."""
-        self._forget_completed()
         streams = self._fragment_streams
+        calls = streams is not None and streams.in_use > 0
+        return calls or self._is_working_beside_calls()
+
+    def _is_working_beside_calls(self) -> bool:
+        self._forget_completed()
         return (
             bool(self._in_flight)
             or self._runs.in_flight > 0
-            or (streams is not None and streams.in_use > 0)
             or (self.works_beside is not None and self.works_beside())
         )
+
+    async def _wait_paused(self, seconds: float) -> None:
+        """Return when the fragments' calls pause; after a while where more is at work.
+
+        Plans and pipelines come and go in several ways: no event tells of all.
+        """
+        streams = self._fragment_streams
+        if streams is None or self._is_working_beside_calls():
+            await anyio.sleep(seconds)
+            return
+        with anyio.move_on_after(_LONGEST_PAUSE_S):
+            await streams.wait_paused()
 
 
 def _budget(budget: TuningBudget | None, *, exclusive: bool) -> TuningBudget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.lowlevel
@@ -14,8 +14,9 @@ from accy_async.values import number, optional
 __all__ = ["BudgetSpent", "SampleTooLong", "SharedPace", "TuningBudget"]
 
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.004
-"""How soon, and how often at last, it is looked whether real work is in flight: each
-look costs the event loop some 20 to 50 us."""
+"""How soon, and how often at last, it is looked whether real work is in flight, where
+nothing tells of its end: each look costs the event loop some 20 to 50 us, and on a CPU
+a worker the processor meanwhile."""
 
 _MOST_WORK_S = 0.05
 """What is counted at most of the time since the last sample, as tuning may have waited
@@ -68,6 +69,8 @@ class SharedPace:
     Args:
         budget: what samples may take.
         is_busy: whether real work is in flight now.
+        wait_paused: returns when it may be no more, after so many seconds at the
+            latest; sleeps that long if left out.
 
     Attributes:
         waited_s: seconds waited so far.
@@ -77,13 +80,19 @@ class SharedPace:
             flight.
     """
 
-    def __init__(self, budget: TuningBudget, is_busy: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        budget: TuningBudget,
+        is_busy: Callable[[], bool],
+        wait_paused: Callable[[float], Awaitable[None]] = anyio.sleep,
+    ) -> None:
         self.budget = budget
         self.waited_s = 0.0
         self.spent_s = 0.0
         self.samples = 0
         self.samples_beside_work = 0
         self._is_busy = is_busy
+        self._wait_paused = wait_paused
         self._returned_at = math.inf
 
     async def __call__(self, last_ns: float) -> None:
@@ -116,10 +125,9 @@ class SharedPace:
         else:
             await anyio.lowlevel.checkpoint()
         gives_up_at = anyio.current_time() + budget.most_wait_s
-        # Work comes and goes in several ways; no one event tells of all.
         look_s = _FIRST_LOOK_S
         while self._is_busy() and anyio.current_time() < gives_up_at:
-            await anyio.sleep(look_s)
+            await self._wait_paused(look_s)
             look_s = min(2.0 * look_s, _LAST_LOOK_S)
         self.samples += 1
         self.samples_beside_work += self._is_busy()
