@@ -14,6 +14,7 @@ blocks. Three tables:
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections import Counter
@@ -55,10 +56,10 @@ __all__ = ["main"]
 LANES = 64
 LENGTH = 1 << 17
 ROUNDS = 3
-CLIENTS = 2
+CLIENTS = 8
 PHASE_S = 1.0
 WINDOW_S = 5.0
-THINK_S = 0.002
+THINK_S = 0.016
 BUDGET = TuningBudget(share=0.05, total_s=2.0)
 OPTIONS = MeasureOptions(rules=RaceRules(max_rounds=150))
 BESIDE = MeasureOptions(rules=RaceRules(max_rounds=48, repeats=0))
@@ -139,22 +140,28 @@ async def load(
 async def serve(
     session: Session, fragment: LoadedFragment, is_over: Callable[[], bool]
 ) -> Served:
-    """Clients that call, think, and call again; seconds, and each call's latency."""
+    """Clients that call, think, and call again; seconds, and each call's latency.
+
+    They think for random times, the same ones in each window. Calls then come as if by
+    themselves; two clients of equal thoughts would end up in step, and their thoughts
+    be lengthened by whatever wakes the event loop, whose timers go by milliseconds.
+    """
     array = await session.upload(np.linspace(0, 1, LENGTH, dtype=np.float32))
     await fragment(array)
     latencies: list[float] = []
 
-    async def client() -> None:
+    async def client(number: int) -> None:
+        thought = random.Random(number)
         while not is_over():
+            await anyio.sleep(thought.expovariate(1.0 / THINK_S))
             started = time.perf_counter()
             await fragment(array)
             latencies.append(time.perf_counter() - started)
-            await anyio.sleep(THINK_S)
 
     begun = time.perf_counter()
     async with anyio.create_task_group() as tasks:
-        for _ in range(CLIENTS):
-            tasks.start_soon(client)
+        for number in range(CLIENTS):
+            tasks.start_soon(client, number)
     return time.perf_counter() - begun, latencies
 
 

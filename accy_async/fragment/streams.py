@@ -23,14 +23,18 @@ class FragmentStreams:
     Args:
         backend: whose streams they are.
         limit: how many are opened.
+
+    Attributes:
+        pauses: how often the last invocation has left them.
     """
 
     def __init__(self, backend: Backend, limit: int) -> None:
         self.limit = limit
+        self.pauses = 0
         self._backend = backend
         self._idle: list[StreamHandle] = []
         self._users: dict[StreamHandle, int] = {}
-        self._paused: anyio.Event | None = None
+        self._pause: anyio.Event | None = None
 
     @property
     def opened(self) -> int:
@@ -42,15 +46,14 @@ class FragmentStreams:
         """How many have invocations on them."""
         return len(self._users)
 
-    async def wait_paused(self) -> None:
-        """Return when no invocation is on any of them, or was for a moment.
+    async def wait_pause(self) -> None:
+        """Return when the last invocation has left them, the next time.
 
-        At once where none is. Cancellation: only the wait stops.
+        Cancellation: only the wait stops.
         """
-        if self._users:
-            if self._paused is None:
-                self._paused = anyio.Event()
-            await self._paused.wait()
+        if self._pause is None:
+            self._pause = anyio.Event()
+        await self._pause.wait()
 
     def take(self) -> StreamHandle:
         """An idle stream, else a new one, else the one with the fewest users. Sync.
@@ -89,9 +92,11 @@ class FragmentStreams:
             self._users[stream] = left
         else:
             del self._users[stream]
-            if self._paused is not None and not self._users:
-                self._paused.set()
-                self._paused = None
+            if not self._users:
+                self.pauses += 1
+                if self._pause is not None:
+                    self._pause.set()
+                    self._pause = None
         return not left
 
     def detach(self) -> list[StreamHandle]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionTuning"]
 
-_LONGEST_PAUSE_S = 0.05
-"""After which tuning looks for itself whether calls are in flight."""
+_LONGEST_LOOK_S = 0.05
+"""After which tuning looks for itself whether calls are still in flight."""
 
 
 class SessionTuning(SessionRecords):
@@ -106,7 +106,7 @@ class SessionTuning(SessionRecords):
         cache = LaunchTuningCache(self.capabilities)
         if known is not None:
             cache.import_records(await self._read_store(known))
-        pace = SharedPace(allowed, self._is_working, self._wait_paused)
+        pace = SharedPace(allowed, self._is_working, _CallPauses(self))
         tuner = Tuner(self, cache, known, pace, is_exclusive=exclusive)
         for fragment in background_of:
             fragment.learn_launch_tuning(cache)
@@ -138,17 +138,33 @@ class SessionTuning(SessionRecords):
             or (self.works_beside is not None and self.works_beside())
         )
 
-    async def _wait_paused(self, seconds: float) -> None:
-        """Return when the fragments' calls pause; after a while where more is at work.
 
-        Plans and pipelines come and go in several ways: no event tells of all.
-        """
-        streams = self._fragment_streams
-        if streams is None or self._is_working_beside_calls():
+class _CallPauses:
+    """When the calls of a session's fragments pause.
+
+    Plans and pipelines come and go in several ways, of which no one event tells: while
+    any of them is in flight, it is looked again after a while.
+    """
+
+    def __init__(self, session: SessionTuning) -> None:
+        self._session = session
+
+    @property
+    def begun(self) -> int:
+        """How many pauses have begun so far."""
+        streams = self._session._fragment_streams  # noqa: SLF001 - its own part
+        return 0 if streams is None else streams.pauses
+
+    async def wait_next(self, seconds: float) -> None:
+        """Return as the next one begins, or after a while."""
+        session = self._session
+        streams = session._fragment_streams  # noqa: SLF001 - as above
+        if streams is None or session._is_working_beside_calls():  # noqa: SLF001
             await anyio.sleep(seconds)
             return
-        with anyio.move_on_after(_LONGEST_PAUSE_S):
-            await streams.wait_paused()
+        longest_s = _LONGEST_LOOK_S if streams.in_use else seconds
+        with anyio.move_on_after(longest_s):
+            await streams.wait_pause()
 
 
 def _budget(budget: TuningBudget | None, *, exclusive: bool) -> TuningBudget:

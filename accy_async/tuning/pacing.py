@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -11,12 +12,15 @@ import attrs
 
 from accy_async.values import number, optional
 
-__all__ = ["BudgetSpent", "SampleTooLong", "SharedPace", "TuningBudget"]
+__all__ = ["BudgetSpent", "Pauses", "SampleTooLong", "SharedPace", "TuningBudget"]
 
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.004
 """How soon, and how often at last, it is looked whether real work is in flight, where
 nothing tells of its end: each look costs the event loop some 20 to 50 us, and on a CPU
 a worker the processor meanwhile."""
+
+_FRESH_S = 0.01
+"""How long the beginning of a pause is waited for: one that lasts longer is as good."""
 
 _MOST_WORK_S = 0.05
 """What is counted at most of the time since the last sample, as tuning may have waited
@@ -58,19 +62,33 @@ class TuningBudget:
     )
 
 
+class Pauses(Protocol):
+    """Tells when real work pauses."""
+
+    @property
+    def begun(self) -> int:
+        """How many pauses have begun so far."""
+
+    async def wait_next(self, seconds: float) -> None:
+        """Return as the next pause begins, or after so many seconds.
+
+        Cancellation: only the wait stops.
+        """
+
+
 class SharedPace:
     """Waits before each sample until real work leaves room for it.
 
     A sample waits while real work is in flight, and so long that samples take at most
-    the budget's share of the time. Work that never pauses is not waited for longer
-    than ``most_wait_s``, so that tuning comes to an end beside it; its samples then
-    are of a device that is shared, which shows in the conditions.
+    the budget's share of the time. Where work comes and goes it waits for a pause to
+    begin, as more of that is left than of one that is found. Work that never pauses
+    is not waited for longer than ``most_wait_s``, so that tuning comes to an end beside
+    it; its samples then are of a device that is shared, which shows in the conditions.
 
     Args:
         budget: what samples may take.
         is_busy: whether real work is in flight now.
-        wait_paused: returns when it may be no more, after so many seconds at the
-            latest; sleeps that long if left out.
+        pauses: tells when it is no more; None to look again and again.
 
     Attributes:
         waited_s: seconds waited so far.
@@ -84,7 +102,7 @@ class SharedPace:
         self,
         budget: TuningBudget,
         is_busy: Callable[[], bool],
-        wait_paused: Callable[[float], Awaitable[None]] = anyio.sleep,
+        pauses: Pauses | None = None,
     ) -> None:
         self.budget = budget
         self.waited_s = 0.0
@@ -92,7 +110,7 @@ class SharedPace:
         self.samples = 0
         self.samples_beside_work = 0
         self._is_busy = is_busy
-        self._wait_paused = wait_paused
+        self._pauses = pauses
         self._returned_at = math.inf
 
     async def __call__(self, last_ns: float) -> None:
@@ -120,14 +138,21 @@ class SharedPace:
         # What the host did for the sample takes from real work, too.
         worked_s = min(max(begun - self._returned_at, 0.0), _MOST_WORK_S)
         rest_s = max(last_ns * 1e-9, worked_s) * (1.0 / budget.share - 1.0)
+        pauses = self._pauses
+        seen = 0 if pauses is None else pauses.begun
         if rest_s > 0.0:
             await anyio.sleep(rest_s)
         else:
             await anyio.lowlevel.checkpoint()
         gives_up_at = anyio.current_time() + budget.most_wait_s
+        if pauses is not None and pauses.begun > seen:
+            await pauses.wait_next(min(_FRESH_S, budget.most_wait_s))
         look_s = _FIRST_LOOK_S
         while self._is_busy() and anyio.current_time() < gives_up_at:
-            await self._wait_paused(look_s)
+            if pauses is None:
+                await anyio.sleep(look_s)
+            else:
+                await pauses.wait_next(look_s)
             look_s = min(2.0 * look_s, _LAST_LOOK_S)
         self.samples += 1
         self.samples_beside_work += self._is_busy()

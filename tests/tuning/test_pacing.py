@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 
@@ -14,6 +15,7 @@ from accy_async.artifact.store import ArtifactStore
 from accy_async.backends import BufferBinding
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
+from accy_async.fragment.streams import FragmentStreams
 from accy_async.graph import LaunchGraphBuilder
 from accy_async.tuning import MeasureOptions, RaceRules, TuningStore
 from accy_async.tuning.pacing import SharedPace, TuningBudget
@@ -45,6 +47,61 @@ async def test_real_work_goes_first_but_not_for_ever() -> None:
     always = SharedPace(TuningBudget(share=1.0, most_wait_s=0.01), lambda: True)
     await always(0.0)
     assert always.samples_beside_work == 1
+
+
+class Scripted:
+    """Pauses that begin as a script says, and what was asked of them."""
+
+    def __init__(self, begun: list[int]) -> None:
+        self.script = begun
+        self.asked: list[float] = []
+
+    @property
+    def begun(self) -> int:
+        return self.script.pop(0)
+
+    async def wait_next(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_sample_begins_with_a_pause_where_work_comes_and_goes() -> None:
+    """Not in the middle of one; but at once where nothing came meanwhile."""
+    some, none = Scripted([3, 5]), Scripted([3, 3])
+    await SharedPace(ALL, lambda: False, some)(0.0)
+    await SharedPace(ALL, lambda: False, none)(0.0)
+    assert len(some.asked) == 1
+    assert none.asked == []
+    impatient = Scripted([3, 5])
+    budget = TuningBudget(share=1.0, most_wait_s=0.0)
+    await SharedPace(budget, lambda: True, impatient)(0.0)
+    assert impatient.asked == [0.0]
+
+
+async def test_a_pause_of_calls_is_told_to_all_who_wait() -> None:
+    device = ScriptedDevice(noisy([1e5]))
+    streams = FragmentStreams(device, 2)
+    told: list[int] = []
+
+    async def listen(number: int) -> None:
+        await streams.wait_pause()
+        told.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(listen, number)
+        first, second = streams.take(), streams.take()
+        await anyio.wait_all_tasks_blocked()
+        streams.give_back(first)
+        await anyio.wait_all_tasks_blocked()
+        assert told == []
+        assert streams.pauses == 0
+        with anyio.move_on_after(0) as scope:
+            await streams.wait_pause()
+        assert scope.cancelled_caught
+        streams.give_back(second)
+    assert sorted(told) == [0, 1, 2]
+    assert streams.pauses == 1
 
 
 async def test_waiting_for_real_work_may_be_cancelled() -> None:
