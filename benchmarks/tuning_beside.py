@@ -55,18 +55,18 @@ __all__ = ["main"]
 
 LANES = 64
 LENGTH = 1 << 17
-ROUNDS = 3
+ROUNDS = 6
 CLIENTS = 8
-PHASE_S = 1.0
-WINDOW_S = 5.0
+MOST_S = 15.0
 THINK_S = 0.016
 BUDGET = TuningBudget(share=0.05, total_s=2.0)
 OPTIONS = MeasureOptions(rules=RaceRules(max_rounds=150))
 BESIDE = MeasureOptions(rules=RaceRules(max_rounds=48, repeats=0))
-MOST_WINDOWS = 5
 POWERS = range(12, 19)
 PASSES = (8, 24, 64)
 
+
+ALONE, BESIDE_IT, LATER = "without tuning", "while tuning runs", "afterwards"
 
 Served = tuple[float, list[float]]
 """Seconds of a window, and the latency of each call in it."""
@@ -175,85 +175,88 @@ def after(seconds: float, tuner: Tuner | None = None) -> Callable[[], bool]:
     return is_over
 
 
-async def service(
-    device: str, rounds: int = ROUNDS, most_windows: int = MOST_WINDOWS
-) -> None:
+async def service(device: str, rounds: int = ROUNDS, most_s: float = MOST_S) -> None:
     """The first two tables.
 
     Args:
         device: where.
         rounds: times that the kernel is tuned from nothing.
-        most_windows: of each kind in a round.
+        most_s: seconds of tuning in a round.
     """
-    rates: dict[str, list[float]] = {}
-    tails: dict[str, list[float]] = {}
+    windows: dict[str, list[Served]] = {}
     took: dict[str, list[float]] = {}
     speedups: list[float] = []
     async with open_session(device) as session:
         for _ in range(rounds):
-            fragment = await load(session)
-            served, spent_s, results = await one_round(session, fragment, most_windows)
-            for phase, windows in served.items():
-                latencies = [one for _, calls in windows for one in calls]
-                seconds = sum(window_s for window_s, _ in windows)
-                rates.setdefault(phase, []).append(len(latencies) / seconds)
-                tail_ms = float(np.quantile(latencies, 0.99)) * 1e3
-                tails.setdefault(phase, []).append(tail_ms)
-            beside_s = sum(window_s for window_s, _ in served["while tuning runs"])
-            took.setdefault("that tuning ran beside", []).append(beside_s)
+            served, spent_s, results = await one_round(session, most_s)
+            for phase, window in served.items():
+                windows.setdefault(phase, []).append(window)
+            took.setdefault("that tuning ran beside", []).append(served[BESIDE_IT][0])
             took.setdefault("of device time", []).append(spent_s)
             for result in results:
                 speedups.append(result.speedup)
                 if result.why_not:
                     print(f"  used, not kept: {result.why_not}")
-            await fragment.aclose()
-    base = "without tuning"
-    show(
-        f"a service of {CLIENTS} clients on {device}, {100 * BUDGET.share:.0f} % of "
-        "the time for samples",
-        [Figure(name, tuple(samples)) for name, samples in rates.items()],
-        unit="calls/s",
-        baseline=base,
-        more_is_better=True,
-    )
-    show(
-        "the same, latency of the 99th percentile",
-        [Figure(name, tuple(samples)) for name, samples in tails.items()],
-        unit="ms",
-        baseline=base,
+    what = f"{CLIENTS} clients on {device}"
+    share = f"{100 * BUDGET.share:.0f} % of the time for samples"
+    tables: dict[str, tuple[str, Callable[[Served], float]]] = {
+        f"a service of {what}, {share}": ("calls/s", _rate),
+        "the same, latency that half of the calls stay below": ("ms", _latency(0.5)),
+        "the same, latency that 99 of 100 calls stay below": ("ms", _latency(0.99)),
+        "the same, the greatest latency": ("ms", _latency(1.0)),
+    }
+    for title, (unit, measure) in tables.items():
+        figures = [
+            Figure(phase, tuple(measure(window) for window in found))
+            for phase, found in windows.items()
+        ]
+        is_rate = unit == "calls/s"
+        show(title, figures, unit=unit, baseline=ALONE, more_is_better=is_rate)
+    pooled = {
+        phase: np.quantile([one for _, calls in found for one in calls], 0.99)
+        for phase, found in windows.items()
+    }
+    print("99 % of all rounds' calls together, against none:", end=" ")
+    print(
+        ", ".join(
+            f"{phase} {value / pooled[ALONE]:.3f}" for phase, value in pooled.items()
+        ),
+        end="\n\n",
     )
     figures = [Figure(f"seconds {name}", tuple(s)) for name, s in took.items()]
-    figures.append(Figure("the default's time over the winner's", tuple(speedups)))
+    if speedups:
+        figures.append(Figure("the default's time over the winner's", tuple(speedups)))
     show(f"what tuning takes, of {BUDGET.total_s:g} s at most", figures, unit="")
 
 
-async def one_round(
-    session: Session, fragment: LoadedFragment, most_windows: int
-) -> tuple[dict[str, list[Served]], float, tuple[KernelTuning, ...]]:
-    """Windows with and without tuning in turns, until the winner is there; then some.
+def _rate(window: Served) -> float:
+    seconds, latencies = window
+    return len(latencies) / seconds
 
-    Each block of tuning goes on from where the one before was left.
+
+def _latency(share: float) -> Callable[[Served], float]:
+    return lambda window: float(np.quantile(window[1], share)) * 1e3
+
+
+async def one_round(
+    session: Session, most_s: float
+) -> tuple[dict[str, Served], float, tuple[KernelTuning, ...]]:
+    """A window until the winner is there, one as long after it, one with the default.
+
+    The same calls come in each.
     """
-    served: dict[str, list[Served]] = {
-        name: [] for name in ("without tuning", "while tuning runs", "afterwards")
-    }
-    spent_s = 0.0
-    for _ in range(most_windows):
-        window = await serve(session, fragment, after(WINDOW_S))
-        served["without tuning"].append(window)
+    async with await load(session) as fragment:
         async with session.tuning(
             fragment, budget=BUDGET, store=None, options=BESIDE
         ) as tuner:
             # What is served until the winner is there, by the default.
-            over = after(WINDOW_S, tuner)
-            window = await serve(session, fragment, over)
-            served["while tuning runs"].append(window)
+            beside = await serve(session, fragment, after(most_s, tuner))
         assert tuner.progress is not None
-        spent_s += tuner.progress.spent_s
-        if tuner.results:
-            break
-    served["afterwards"].append(await serve(session, fragment, after(PHASE_S)))
-    return served, spent_s, tuner.results
+        later = await serve(session, fragment, after(beside[0]))
+    async with await load(session) as fragment:
+        alone = await serve(session, fragment, after(beside[0]))
+    served = {ALONE: alone, BESIDE_IT: beside, LATER: later}
+    return served, tuner.progress.spent_s, tuner.results
 
 
 async def agreement(device: str) -> None:

@@ -1,6 +1,6 @@
 """`benchmarks.tuning_beside` on the GPU: what tuning costs a service there.
 
-Two rounds in at most two windows of each kind, 5 s each.
+Three rounds, of at most 4 s of tuning each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main(device: str = "cuda") -> None:
-    accy_async.run(tuning_beside.service, device, 2, 2)
+    accy_async.run(tuning_beside.service, device, 3, 4.0)
 
 
 if __name__ == "__main__":
