@@ -22,10 +22,7 @@ from accy_async.artifact.planned import (
     ArtifactPlan,
     CompileLaunch,
     KernelSource,
-    PlannedArgument,
     PlannedKernel,
-    PlannedSlot,
-    SlotRole,
 )
 from accy_async.artifact.requirements import (
     DeviceFeatures,
@@ -39,6 +36,7 @@ from accy_async.artifact.resources import (
 )
 from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.artifact.shapes import ShapeBounds, ShapeDimension, ShapeProfile
+from accy_async.artifact.slots import PlannedArgument, PlannedSlot, SlotRole
 from accy_async.artifact.store import (
     ArtifactStore,
     PruneReport,

@@ -15,7 +15,7 @@ from accy_async.interop.dlpack import CPU, CUDA_HOST
 from accy_async.interop.foreign import device_of, is_foreign
 
 if TYPE_CHECKING:
-    from accy_async.artifact.planned import PlannedSlot
+    from accy_async.artifact.slots import PlannedSlot
     from accy_async.backends.base import Backend
 
 __all__ = ["HostArray", "array_type", "host_dtype", "take_array"]

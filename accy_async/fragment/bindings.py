@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
-from accy_async.artifact.planned import SlotRole
+from accy_async.artifact.slots import SlotRole
 from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.handles import BufferAccess, BufferBinding, BufferHandle

@@ -12,8 +12,9 @@ from accy_async.artifact.summary import (
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
-    from accy_async.artifact.planned import ArtifactPlan, PlannedKernel, PlannedSlot
+    from accy_async.artifact.planned import ArtifactPlan, PlannedKernel
     from accy_async.artifact.resources import LaunchResourceCandidate
+    from accy_async.artifact.slots import PlannedSlot
     from accy_async.fragment.compiled import CompiledFragment
 
 __all__ = ["FragmentCatalogue"]

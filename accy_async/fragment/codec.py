@@ -40,10 +40,7 @@ from accy_async.artifact.planned import (
     ArtifactPlan,
     CompileLaunch,
     KernelSource,
-    PlannedArgument,
     PlannedKernel,
-    PlannedSlot,
-    SlotRole,
 )
 from accy_async.artifact.requirements import (
     DeviceFeatures,
@@ -56,6 +53,7 @@ from accy_async.artifact.resources import (
     LaunchResourcePlan,
 )
 from accy_async.artifact.sealed import seal, unseal
+from accy_async.artifact.slots import PlannedArgument, PlannedSlot, SlotRole
 from accy_async.artifact.tiles import (
     LaunchReduction,
     LaunchReductionKind,

@@ -19,12 +19,8 @@ from accy_async.artifact.geometry import (
     KernelCallLaunch,
     RuntimeCeilDiv,
 )
-from accy_async.artifact.planned import (
-    ArtifactPlan,
-    PlannedKernel,
-    PlannedSlot,
-    SlotRole,
-)
+from accy_async.artifact.planned import ArtifactPlan, PlannedKernel
+from accy_async.artifact.slots import PlannedSlot, SlotRole
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.graph.dataflow import dataflow_dependencies

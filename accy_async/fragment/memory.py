@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from accy_async.artifact.planned import ArtifactPlan, SlotRole
+from accy_async.artifact.planned import ArtifactPlan
+from accy_async.artifact.slots import SlotRole
 from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.dtypes import ScalarArgument
 from accy_async.fragment.graphs import count_slot_name, element_counts, slot_name

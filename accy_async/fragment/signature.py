@@ -6,7 +6,8 @@ from enum import Enum
 
 import attrs
 
-from accy_async.artifact.planned import ArtifactPlan, PlannedSlot, SlotRole
+from accy_async.artifact.planned import ArtifactPlan
+from accy_async.artifact.slots import PlannedSlot, SlotRole
 from accy_async.fragment.graphs import slot_name
 
 __all__ = ["ArgumentSlot", "ResultKind", "ResultSlot", "Signature"]

@@ -13,7 +13,8 @@ from accy_async.artifact.entry import ElementCountArgument
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.native.abi import LaunchBlock
 from accy_async.artifact.native.loader import load_machine_code
-from accy_async.artifact.planned import ArtifactPlan, PlannedKernel, SlotRole
+from accy_async.artifact.planned import ArtifactPlan, PlannedKernel
+from accy_async.artifact.slots import SlotRole
 from accy_async.compiler.kernelization import TargetProfile
 from accy_async.compiler.preparation import (
     FragmentCompilerOptions,

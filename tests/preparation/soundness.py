@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accy_async.artifact.planned import PlannedSlot, SlotRole
+from accy_async.artifact.slots import PlannedSlot, SlotRole
 from accy_async.compiler.preparation import PreparedJob
 from accy_async.compiler.preparation.kernel import PreparedKernel
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accy_async.artifact.planned import CompileLaunch, SlotRole
+from accy_async.artifact.planned import CompileLaunch
+from accy_async.artifact.slots import SlotRole
 from accy_async.compiler.preparation.dispatch import DispatchItem
 from accy_async.compiler.preparation.groups import (
     MAX_GROUP_BUFFERS,

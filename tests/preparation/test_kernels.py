@@ -11,10 +11,11 @@ import pytest
 from accy_async.artifact.entry import KernelCallRegistry
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.geometry import FixedLaunch
-from accy_async.artifact.planned import KernelSource, SlotRole
+from accy_async.artifact.planned import KernelSource
 from accy_async.artifact.requirements import DeviceFeatures
 from accy_async.artifact.resources import LaunchResourceCandidate, LaunchResourcePlan
 from accy_async.artifact.shapes import ShapeBounds, ShapeDimension, ShapeProfile
+from accy_async.artifact.slots import SlotRole
 from accy_async.compiler.kernelization.schedules import (
     GatherSchedule,
     GeneratedRowPipelineSchedule,

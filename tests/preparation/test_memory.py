@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from accy_async.artifact.planned import ArtifactPlan, SlotRole
+from accy_async.artifact.planned import ArtifactPlan
+from accy_async.artifact.slots import SlotRole
 from accy_async.compiler.preparation import PreparedJob
 from accy_async.compiler.preparation.memory import ScratchPool
 from accy_async.compiler.semantic import (

@@ -10,7 +10,8 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
-from accy_async.artifact.planned import ArtifactPlan, SlotRole
+from accy_async.artifact.planned import ArtifactPlan
+from accy_async.artifact.slots import SlotRole
 from accy_async.compiler.preparation import (
     MathTier,
     PreparedJob,

@@ -20,12 +20,10 @@ from accy_async.artifact.planned import (
     ArtifactPlan,
     CompileLaunch,
     KernelSource,
-    PlannedArgument,
     PlannedKernel,
-    PlannedSlot,
-    SlotRole,
 )
 from accy_async.artifact.resources import LaunchResourceCandidate, LaunchResourcePlan
+from accy_async.artifact.slots import PlannedArgument, PlannedSlot, SlotRole
 from accy_async.compiler.form import ArrayHandle, Expression, Kernel, KernelBuilder
 from accy_async.compiler.kernels.payloads import (
     code_level,

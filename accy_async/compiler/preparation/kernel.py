@@ -12,13 +12,9 @@ from accy_async.artifact.entry import (
     KernelCallRegistry,
 )
 from accy_async.artifact.geometry import DerivedLaunch, FixedLaunch
-from accy_async.artifact.planned import (
-    CompileLaunch,
-    KernelSource,
-    PlannedArgument,
-    PlannedSlot,
-)
+from accy_async.artifact.planned import CompileLaunch, KernelSource
 from accy_async.artifact.resources import LaunchResourceCandidate, LaunchResourcePlan
+from accy_async.artifact.slots import PlannedArgument, PlannedSlot
 from accy_async.compiler.kernelization import (
     BufferOrigin,
     KernelizedWork,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from accy_async.artifact.planned import PlannedArgument, PlannedSlot, SlotRole
+from accy_async.artifact.slots import PlannedArgument, PlannedSlot, SlotRole
 from accy_async.compiler.preparation.dispatch import DispatchItem, DispatchPlan
 from accy_async.compiler.preparation.passes import Pipeline
 from accy_async.compiler.preparation.tenants import Launch, Tenancy, Tenant, ancestors
