@@ -68,7 +68,7 @@ def _peers() -> tuple[dict[str, Peer], dict[str, str]]:
         except ImportError as error:
             missing[name] = f"not installed ({error.name or error})"
         except Exception as error:  # noqa: BLE001 - a peer's trouble is a row's note
-            missing[name] = f"failed: {type(error).__name__}: {error}"[:60]
+            missing[name] = f"failed: {type(error).__name__}: {error}"[:90]
         else:
             found[name] = peer
     return found, missing

@@ -6,6 +6,8 @@ import datetime
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+import numpy as np
+
 from accy_async.artifact.native.host import core_count
 from accy_async.backends.cuda import CudaBackend
 
@@ -13,7 +15,7 @@ __all__ = ["describe"]
 
 _LIBRARIES = (
     *("accy-async", "cuda-bindings", "cuda-core", "cupy-cuda13x", "cupy-cuda12x"),
-    *("torch", "numba-cuda", "triton", "warp-lang", "anyio", "trio", "uvloop"),
+    *("torch", "numba", "numba-cuda", "triton", "warp-lang", "anyio", "trio", "uvloop"),
 )
 
 
@@ -24,7 +26,8 @@ def describe() -> str:
         identity = backend.capabilities.identity
     finally:
         backend.close()
-    found = []
+    # What is imported: with some numpy a peer cannot do what it does with another.
+    found = [f"numpy {np.__version__}"]
     for name in _LIBRARIES:
         try:
             found.append(f"{name} {version(name)}")
