@@ -110,8 +110,9 @@ class StreamPool:
         if not backend.is_alive(stream):
             return False
         mark = backend.mark(stream)
-        has_failed = mark.timeline.error_at(mark.position) is not None
-        is_idle = backend.is_healthy and mark.is_reached and not has_failed
+        line = mark.timeline
+        has_failed = line.has_failed and line.error_at(mark.position) is not None
+        is_idle = backend.is_healthy and line.is_idle and not has_failed
         if is_idle and self.opened < self.limit:
             self._idle.append(stream)
             return True
@@ -122,10 +123,12 @@ class StreamPool:
         backend = self._backend
         try:
             wanted = backend.capabilities.clamp_priority(priority)
-            for stream in self._idle:
-                if stream.priority == wanted:
-                    self._idle.remove(stream)
-                    return stream
+            idle = self._idle
+            # The one that came back last is what the next run most likely had before:
+            # how long its work takes was learned on it.
+            for place in range(len(idle) - 1, -1, -1):
+                if idle[place].priority == wanted:
+                    return idle.pop(place)
             if self._idle and self.opened > self.limit:
                 backend.destroy(self._idle.pop(0))
             return backend.create_stream(priority=priority)

@@ -113,7 +113,7 @@ class PreparedGraph:
         self.backend = backend
         self.places = places
         self.plan = plan
-        self.bound = bound
+        self._set_bound(bound)
         self.options = options
         self.events: dict[str, EventHandle] = dict(events)
         self.initial_memories: tuple[Memory, ...] = ()
@@ -125,6 +125,7 @@ class PreparedGraph:
         self.has_calls = any(node.is_host for node in plan.nodes)
         self.obstacles: tuple[Obstacle, ...] = ()
         self.awaited: set[int] = set()
+        self._alive_in: object = None
         self.geometries: dict[int, FixedLaunch] = {}
         self._kernels = kernels
         self._kernels_on = kernels_on
@@ -193,9 +194,14 @@ class PreparedGraph:
         """True where everything that it refers to is still there."""
         if self.has_lost_kernels:
             return False
+        epoch = None if self.places is not None else self.backend.epoch
+        if epoch is not None and self._alive_in is epoch:
+            return True
         handles: list[Handle] = [*self.events.values()]
         handles += [m for m in self.initial_memories if isinstance(m, BufferHandle)]
-        return all(self.backend.is_alive(handle) for handle in handles)
+        found = all(self.backend.is_alive(handle) for handle in handles)
+        self._alive_in = epoch if found else None
+        return found
 
     def rebind(self, bound: Mapping[str, Memory], options: LaunchOptions) -> list[int]:
         """Take other buffers, arrays and scalars; nothing of it may be in use.
@@ -221,7 +227,9 @@ class PreparedGraph:
             for i, scalar in enumerate(options.runtime_scalars)
             if scalar != self.options.runtime_scalars[i]
         }
-        self.bound, self.options, self.initial_memories = bound, options, new
+        self._set_bound(bound)
+        self.options, self.initial_memories = options, new
+        self._alive_in = None
         self._bindings.clear()
         self._variants.clear()
         changed = [
@@ -278,6 +286,10 @@ class PreparedGraph:
             return partial(self.backend.submit_launch, made)
         assert made is not None
         return made
+
+    def _set_bound(self, bound: Mapping[str, Memory]) -> None:
+        self.bound = bound
+        self.bound_slots = [(n, m, self.plan.slot(n)) for n, m in bound.items()]
 
     def slot_index(self, name: str) -> int:
         """A slot's place among the plan's."""

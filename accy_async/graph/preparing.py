@@ -52,6 +52,8 @@ class Preparer:
         self._lent: dict[int, KernelCallArtifact] = {}
         self._loading = anyio.Lock()
         self._prepared: OrderedDict[tuple[object, ...], PreparedGraph] = OrderedDict()
+        # The one at its end, if any: to look it up there costs more than to run it.
+        self._latest: PreparedGraph | None = None
 
     def __len__(self) -> int:
         return len(self._prepared)
@@ -106,19 +108,15 @@ class Preparer:
         found = self._prepared.get(key)
         if found is not None and not found.is_in_use and found.is_alive:
             self._prepared.move_to_end(key)
-            found.is_in_use = True
-            found.runs += 1
-            return found
+            return self._use(found)
         taken = self._take_over(key, bound, options)
         if taken is not None:
             return taken
         prepared = await self.make(plan, bindings, bound, options, places)
-        prepared.is_in_use = True
-        prepared.runs = 1
         replaced = self._prepared.pop(key, None)
         if replaced is not None and not replaced.is_in_use:
             replaced.close()
-        self._prepared[key] = prepared
+        self._prepared[key] = self._use(prepared)
         self._evict()
         return prepared
 
@@ -126,14 +124,26 @@ class Preparer:
         self, plan: object, fits: Callable[[PreparedGraph], bool]
     ) -> PreparedGraph | None:
         """One that a plan was prepared as, is not in use, and fits; the latest."""
+        latest = self._latest
+        if (
+            latest is not None
+            and latest.plan is plan
+            and not latest.is_in_use
+            and fits(latest)
+        ):
+            return self._use(latest)
         for key, prepared in reversed(self._prepared.items()):
             if prepared.plan is plan and not prepared.is_in_use and fits(prepared):
-                if key is not next(reversed(self._prepared)):
-                    self._prepared.move_to_end(key)
-                prepared.is_in_use = True
-                prepared.runs += 1
-                return prepared
+                self._prepared.move_to_end(key)
+                return self._use(prepared)
         return None
+
+    def _use(self, prepared: PreparedGraph) -> PreparedGraph:
+        """One that is the latest now, taken for a run."""
+        self._latest = prepared
+        prepared.is_in_use = True
+        prepared.runs += 1
+        return prepared
 
     async def make(
         self,
@@ -195,9 +205,7 @@ class Preparer:
             if prepared.is_in_use or not can_lower(prepared):
                 continue
             del self._prepared[old]
-            self._prepared[key] = prepared
-            prepared.is_in_use = True
-            prepared.runs += 1
+            self._prepared[key] = self._use(prepared)
             try:
                 follow(prepared, prepared.rebind(bound, options))
             except BaseException as error:
@@ -214,13 +222,19 @@ class Preparer:
                 return
             if not prepared.is_in_use:
                 del self._prepared[key]
+                self._drop_latest(prepared)
                 prepared.close()
+
+    def _drop_latest(self, prepared: PreparedGraph) -> None:
+        if self._latest is prepared:
+            self._latest = None
 
     def forget(self, prepared: PreparedGraph, errors: list[Exception]) -> None:
         """Close one, and keep it no longer."""
         for key, known in list(self._prepared.items()):
             if known is prepared:
                 del self._prepared[key]
+                self._drop_latest(prepared)
         try:
             prepared.close()
         except Exception as error:  # noqa: BLE001 - joined to the run's outcome

@@ -10,16 +10,16 @@ and ended as any other is.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import anyio
 
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import raise_together
-from accy_async.backends.handles import BufferHandle
 from accy_async.errors import DeviceError, LaunchArgumentMismatch
 from accy_async.graph.bindings import check_array
 from accy_async.graph.job import Job, title_of
+from accy_async.graph.nodes import HostSlot
 from accy_async.graph.options import LaunchOptions, Lowering, OnError
 from accy_async.graph.outcome import NodeState, RunStatistics
 from accy_async.graph.progress import RunProgress
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from accy_async.graph.bindings import Binding
     from accy_async.graph.governor import Governor
     from accy_async.graph.lowering.lowered import LoweredGraph
-    from accy_async.graph.nodes import HostSlot
     from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.preparing import Preparer
 
@@ -40,16 +39,32 @@ __all__ = ["Repeated", "Repeater"]
 
 
 class Repeated:
-    """A run that is being repeated, as its session has to do with it."""
+    """A run that is being repeated, as its session has to do with it.
+
+    Attributes:
+        scope: what its longer wait is in; None before, and where there is none.
+    """
+
+    __slots__ = ("_is_over", "_over", "is_cancelled", "scope")
 
     def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
+        self.scope: anyio.CancelScope | None = None
+        self.is_cancelled = False
         self._over: anyio.Event | None = None
         self._is_over = False
 
     def cancel(self) -> None:
         """Give it up; it ends within the grace."""
-        self.scope.cancel()
+        self.is_cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def open_scope(self) -> anyio.CancelScope:
+        """What `cancel` ends from now on."""
+        self.scope = scope = anyio.CancelScope()
+        if self.is_cancelled:
+            scope.cancel()
+        return scope
 
     async def wait_over(self) -> None:
         """Return when it has ended, whatever became of it."""
@@ -141,15 +156,22 @@ class Repeater:
         going = Repeated()
         self._runs.add(going)
         self._governor.enter_one()
+        attempt = _Attempt(self._backend, prepared, lowered, options)
         try:
-            attempt = _Attempt(self._backend, prepared, lowered, options)
             cancelled: BaseException | None = None
             try:
-                with going.scope:
-                    if await attempt.go(self._streams):
-                        attempt.give_back(self._streams)
-                        prepared.is_in_use = False
-                        return _statistics(len(prepared.plan.nodes))
+                stream = attempt.launch(self._streams)
+                # Made while the device is at work.
+                statistics = _statistics(len(prepared.plan.nodes))
+                ended = await self._backend.ends_soon(stream)
+                if not ended:
+                    with going.open_scope():
+                        ended = await attempt.wait(stream)
+                if ended:
+                    attempt.stream = None
+                    self._streams.give_back(stream)
+                    prepared.is_in_use = False
+                    return statistics
             except BaseException as error:  # noqa: BLE001 - raised below, or by the run
                 if isinstance(error, Exception):
                     attempt.error = error
@@ -169,9 +191,9 @@ class Repeater:
         cancelled: BaseException | None,
     ) -> RunStatistics:
         """End a run that did not go well as if it had been one from the beginning."""
-        job = attempt.as_job(bindings, going.scope)
+        job = attempt.as_job(bindings, going.scope or anyio.CancelScope())
         run = job.run
-        if cancelled is not None or going.scope.cancel_called:
+        if cancelled is not None or going.is_cancelled:
             job.progress.stop()
             run.cancel()
         await self._finish(job)
@@ -201,16 +223,21 @@ class _Attempt:
         self.error: Exception | None = None
         self._progress: RunProgress | None = None
 
-    async def go(self, streams: StreamPool) -> bool:
-        """Launch and wait; True where all of it went well."""
-        backend = self._backend
+    def launch(self, streams: StreamPool) -> StreamHandle:
+        """Submit it all; returns the stream that it leased."""
         self.stream = stream = streams.lease_or_share(0)
+        guard_of = None
+        if self._backend.asks_guards:
+            self._progress = self._make_progress()
+            guard_of = self._progress.guard
+        self.position = self._lowered.launch(stream, guard_of)
+        return stream
+
+    async def wait(self, stream: StreamHandle) -> bool:
+        """Return when it has ended; True where all of it went well."""
+        backend, position = self._backend, self.position
+        assert position is not None
         line = backend.mark(stream).timeline
-        progress = None
-        if backend.asks_guards:
-            progress = self._progress = self._make_progress()
-        guard_of = None if progress is None else progress.guard
-        self.position = position = self._lowered.launch(stream, guard_of)
         if line.has_failed:
             await line.wait_reached(position)
         else:
@@ -219,15 +246,9 @@ class _Attempt:
             except DeviceError:
                 return False  # it is the nodes' own: whoever asks finds it there
         return not (
-            (progress is not None and progress.errors)
+            (self._progress is not None and self._progress.errors)
             or (line.has_failed and line.error_at(position) is not None)
         )
-
-    def give_back(self, streams: StreamPool) -> None:
-        """Return what it leased."""
-        stream, self.stream = self.stream, None
-        assert stream is not None
-        streams.give_back(stream)
 
     def as_job(self, bindings: Mapping[str, Binding], scope: anyio.CancelScope) -> Job:
         """The run that it would have been."""
@@ -281,23 +302,24 @@ def _fits(
         or prepared.events
         or prepared.places is not None
         or len(bindings) != len(prepared.bound)
-        or options.runtime_scalars != prepared.options.runtime_scalars
-        or options.tuning != prepared.options.tuning
     ):
         return False
-    for name, memory in prepared.bound.items():
+    before = prepared.options
+    if options is not before and (
+        options.runtime_scalars != before.runtime_scalars
+        or options.tuning != before.tuning
+    ):
+        return False
+    for name, memory, slot in prepared.bound_slots:
         given = bindings.get(name)
         if type(given) is DeviceArray:
-            if given.handle is not memory:
-                return False
-            if given.dtype is not prepared.plan.slot(name).dtype:
+            if given.handle is not memory or given.dtype is not slot.dtype:
                 return False
         elif given is not memory:
             return False
-        elif not isinstance(memory, BufferHandle):
-            slot = prepared.plan.slot(name)
+        elif type(slot) is HostSlot:
             try:
-                check_array(name, prepared.plan, cast("HostSlot", slot), given)
+                check_array(name, prepared.plan, slot, given)
             except LaunchArgumentMismatch:
                 return False
     return prepared.is_alive

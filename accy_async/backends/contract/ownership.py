@@ -78,6 +78,14 @@ class Ownership(BackendCore):
         """True where the handle can be used and destroyed."""
         return self._table.find(handle) is not None
 
+    @property
+    def epoch(self) -> object:
+        """Another object after anything was destroyed, lost or closed, and only then.
+
+        What was found alive is so as long as this is the same.
+        """
+        return self._table.epoch
+
     def is_idle(self, handle: Handle) -> bool:
         """True where it is alive, and no stream and no other library uses it now."""
         resource = self._table.find(handle)

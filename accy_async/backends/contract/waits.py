@@ -36,6 +36,20 @@ class Waits(Streams, Ownership):
         self._check("wait_stream")
         await self._wait_mark(self.mark(stream))
 
+    async def ends_soon(self, stream: StreamHandle) -> bool:
+        """Give the loop a turn, where a stream's work may well be done by then.
+
+        For who would have to make ready for a longer wait, and need not then.
+
+        Returns:
+            True where all work now submitted to it is done, and none of it failed.
+            False where `wait_stream` is to tell, maybe without a turn.
+
+        Cancellation: as for `wait_stream`.
+        """
+        del stream
+        return False
+
     async def wait_default_stream(self) -> None:
         """Return once the work now submitted to the default stream is done.
 

@@ -91,17 +91,26 @@ class CudaWaiting(Backend):
             await super().wait_stream(stream)
             return
         line = cast("CudaTimeline", state.timeline)
-        position = line.submitted
-        if line.is_quick and not line.has_failed:
-            await current_bell().turn()
-            if self._has_ended(line, position) and line.complete_unwatched(position):
-                self._discard_abandoned()
-                self._table.sweep()
-                return
-            await self._wait_mark(Mark(line, position))
-            line.is_quick = False  # whatever this wait took, which began late
+        position, was_quick = line.submitted, line.is_quick
+        if await self.ends_soon(stream):
             return
         await self._wait_mark(Mark(line, position))
+        if was_quick:
+            line.is_quick = False  # whatever this wait took, which began late
+
+    async def ends_soon(self, stream: StreamHandle) -> bool:
+        """As the contract says; see `Waits.ends_soon`."""
+        state = self._stream(stream)
+        line = cast("CudaTimeline", state.timeline)
+        if not line.is_quick or line.has_failed or state.is_lent or state.is_borrowed:
+            return False
+        position = line.submitted
+        await current_bell().turn()
+        if self._has_ended(line, position) and line.complete_unwatched(position):
+            self._discard_abandoned()
+            self._table.sweep()
+            return True
+        return False
 
     def _has_ended(self, line: CudaTimeline, position: int) -> bool:
         """Ask the driver for a moment whether a stream has come to its end there."""
