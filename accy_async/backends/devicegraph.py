@@ -9,7 +9,6 @@ the *topology* stays: the kinds of the nodes, their edges, their loops.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import attrs
 import numpy as np
@@ -179,30 +178,28 @@ class GraphNode:
 GraphBody = tuple[GraphNode, ...]
 
 
-@attrs.frozen(eq=False, slots=False)
+@attrs.frozen(eq=False)
 class GraphRequest:
     """What a device graph is to be made of."""
 
     body: GraphBody
 
-    @cached_property
-    def topology(self) -> tuple[object, ...]:
-        """What has to stay for its nodes to be changed in place."""
-        return topology(self.body)
+    def has_topology_of(self, other: GraphRequest) -> bool:
+        """True where the nodes of one can be changed in place to those of the other."""
+        mine, theirs = self.body, other.body
+        return len(mine) == len(theirs) and all(map(_are_alike, mine, theirs))
 
-    def launches(self) -> Iterator[PreparedLaunch]:
-        """The launches in it, which know what they use."""
+    def parts(self) -> tuple[list[PreparedLaunch], dict[Handle, None]]:
+        """The launches in it, which know what they use, and what other nodes use."""
+        launches: list[PreparedLaunch] = []
+        handles: dict[Handle, None] = {}
         for node in walk(self.body):
-            if isinstance(node.operation, PreparedLaunch):
-                yield node.operation
-
-    def handles(self) -> dict[Handle, None]:
-        """What its other nodes use, in their order, each once."""
-        found: dict[Handle, None] = {}
-        for node in walk(self.body):
-            if not isinstance(node.operation, PreparedLaunch):
-                found.update(dict.fromkeys(node.operation.handles()))
-        return found
+            operation = node.operation
+            if isinstance(operation, PreparedLaunch):
+                launches.append(operation)
+            else:
+                handles.update(dict.fromkeys(operation.handles()))
+        return launches, handles
 
 
 def walk(body: GraphBody) -> Iterator[GraphNode]:
@@ -222,6 +219,20 @@ def node_count(body: GraphBody) -> int:
 def topology(body: GraphBody) -> tuple[object, ...]:
     """What has to stay for nodes to be changed in place."""
     return tuple((_kind(node.operation), node.after, node.priority) for node in body)
+
+
+def _are_alike(one: GraphNode, other: GraphNode) -> bool:
+    """Whether nodes are equal as far as the topology goes."""
+    if one is other:
+        return True
+    if one.after != other.after or one.priority != other.priority:
+        return False
+    a, b = one.operation, other.operation
+    if type(a) is type(b) is PreparedLaunch and a.has_blocks and b.has_blocks:
+        first, second = a.request.geometry, b.request.geometry
+        if first is second:
+            return True
+    return _kind(a) == _kind(b)
 
 
 def _kind(operation: GraphOperation) -> object:

@@ -153,6 +153,15 @@ class BackendHooks(PeerHooks, ABC):
         None stands for an object that the backend does not know.
         """
 
+    def _prepare_again(
+        self,
+        prepared: PreparedLaunch,
+        request: LaunchRequest,
+        buffers: list[Resource | None],
+    ) -> object:
+        """`_prepare` for a request that differs from a launch's in arguments alone."""
+        return self._prepare(request, prepared.artifact, buffers)
+
     @abstractmethod
     def _launch(
         self,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from accy_async.backends.contract.steps import LaunchStep
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import (
+        BufferBinding,
         BufferHandle,
         EventHandle,
         Handle,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
     from accy_async.backends.launcher import Launcher
     from accy_async.backends.timeline import Mark
+    from accy_async.dtypes import ScalarArgument
 
 __all__ = ["JoinedBackend", "joined_backend"]
 
@@ -211,6 +213,15 @@ class JoinedBackend:
     def prepare_launch(self, request: LaunchRequest) -> PreparedLaunch:
         """See `Backend.prepare_launch`: all must be of the kernel's device."""
         return self.of(request.loaded).prepare_launch(request)
+
+    def renew_launch(
+        self,
+        prepared: PreparedLaunch,
+        buffers: tuple[BufferBinding, ...],
+        scalars: tuple[ScalarArgument, ...],
+    ) -> PreparedLaunch:
+        """See `Backend.renew_launch`."""
+        return self.of(prepared.loaded).renew_launch(prepared, buffers, scalars)
 
     def bind_launch(self, request: LaunchRequest) -> Launcher:
         """See `Backend.bind_launch`: all must be of the kernel's device."""

@@ -55,6 +55,23 @@ class LaunchRequest:
     )
     diagnostic_id: str | None = attrs.field(default=None, validator=optional(text()))
 
+    def with_arguments(
+        self,
+        buffers: tuple[BufferBinding, ...],
+        scalars: tuple[ScalarArgument, ...],
+    ) -> LaunchRequest:
+        """The same with other arguments, as many; nothing of it is checked again."""
+        made = object.__new__(LaunchRequest)
+        put = object.__setattr__
+        put(made, "artifact", self.artifact)
+        put(made, "loaded", self.loaded)
+        put(made, "geometry", self.geometry)
+        put(made, "buffers", buffers)
+        put(made, "scalars", scalars)
+        put(made, "stream", self.stream)
+        put(made, "diagnostic_id", self.diagnostic_id)
+        return made
+
     def check_counts(self) -> None:
         """Refuse arguments the kernel does not take.
 
@@ -146,9 +163,36 @@ class PreparedLaunch:
         self.label = Label(request.diagnostic_id, request.artifact.kernel_name)
         self.payload = payload
         self.has_blocks = request.geometry.block_count > 0
-        self.resources = tuple(
-            dict.fromkeys(r for r in (artifact, *buffers) if r is not None)
-        )
+        self.resources = _resources(artifact, buffers)
+
+    def renewed(
+        self,
+        request: LaunchRequest,
+        buffers: list[Resource | None],
+        payload: object,
+    ) -> PreparedLaunch:
+        """The same kernel and geometry with other arguments."""
+        made = object.__new__(PreparedLaunch)
+        made.request = request
+        made.owner = self.owner
+        made.bound = NEVER
+        made.others = None
+        made.artifact = self.artifact
+        made.loaded = self.loaded
+        made.label = self.label
+        made.payload = payload
+        made.has_blocks = self.has_blocks
+        made.resources = _resources(self.artifact, buffers)
+        return made
+
+
+def _resources(
+    artifact: Resource | None, buffers: list[Resource | None]
+) -> tuple[Resource, ...]:
+    """What a launch uses, each once."""
+    found = dict.fromkeys([artifact, *buffers])
+    found.pop(None, None)
+    return tuple(cast("dict[Resource, None]", found))
 
 
 def refuse_foreign(launch: PreparedLaunch, here: str) -> NoReturn:

@@ -107,6 +107,8 @@ class ResourceTable:
     def find(self, handle: Handle) -> Resource | None:
         """The living object of that handle, or None."""
         resource = self._live.get(handle.id)
+        if resource is not None and resource.handle is handle:
+            return resource  # it need not be looked at: it was given out like this
         if resource is None or self.foreign(handle):
             return None
         return resource if resource.kind is kind_of(handle) else None
@@ -130,9 +132,6 @@ class ResourceTable:
             InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent,
             InvalidGraph: it was destroyed, or is of another backend or kind.
         """
-        resource = self._live.get(handle.id)
-        if resource is not None and resource.handle is handle:
-            return resource  # it need not be looked at: it was given out like this
         resource = self.find(handle)
         if resource is not None:
             return resource

@@ -212,7 +212,7 @@ class InvocationBindings(ClosedOnExit):
                     f"slot {slot.name!r} of the graph is not the fragment's"
                 )
         prepared = PreparedGraph(
-            self._backend, graph, self._kernels, bound, {}, options
+            self._backend, graph, [self._kernels], bound, {}, options
         )
         for _ in prepared.make_actions():
             pass

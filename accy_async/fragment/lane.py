@@ -247,7 +247,7 @@ class Lane:
                 handle = self._own.allocate(slot.name, slot.byte_size)
                 self._bound[slot.name] = handle
         self._prepared = PreparedGraph(
-            self._backend, self._graph, self._kernels, dict(self._bound), {}, options
+            self._backend, self._graph, [self._kernels], dict(self._bound), {}, options
         )
         self._prepared.runs = FIRST_LOWERED_RUN
         making = self._prepared.make_actions()

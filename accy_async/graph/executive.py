@@ -395,7 +395,7 @@ class GraphExecutive:
         is_idle = not backend.is_answering or not job.progress.in_flight()
         # From here on to the end nobody else on this loop destroys anything.
         held_before = set(backend.reaper.held())
-        for stream in job.leased:
+        for stream in reversed(job.leased):  # so that the next run has them in order
             try:
                 self._streams.give_back(stream)
             except Exception as error:  # noqa: BLE001 - joined to the run's outcome

@@ -11,45 +11,31 @@ combination of buffers that it has met; all others have exactly one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from accy_async.artifact.geometry import FixedLaunch
-from accy_async.artifact.parameters import check_buffer_sizes
 from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.handles import (
-    BufferAccess,
-    BufferBinding,
     BufferHandle,
     EventHandle,
     Handle,
-    StreamHandle,
 )
-from accy_async.backends.launch import LaunchRequest, PreparedLaunch
-from accy_async.dtypes import ScalarArgument
-from accy_async.errors import LaunchArgumentMismatch
+from accy_async.backends.launch import PreparedLaunch
+from accy_async.graph.actions import Action, Actions
 from accy_async.graph.bindings import Memory
 from accy_async.graph.nodes import (
-    BufferSlot,
-    CopyBuffer,
-    CopyFromDevice,
-    CopyToDevice,
     EventSignal,
     EventWait,
-    Fill,
     KernelCall,
-    LaunchGraphNode,
     RuntimeScalar,
 )
 
 if TYPE_CHECKING:
-    from accy_async.artifact.entry import KernelCallArtifact
-    from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.base import Backend
-    from accy_async.backends.guards import Guard
-    from accy_async.backends.handles import LoadedArtifact
     from accy_async.backends.joined import JoinedBackend
+    from accy_async.graph.actions import Kernels
     from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.lowering.outline import Obstacle
     from accy_async.graph.lowering.parted import LoweredParts
@@ -57,19 +43,13 @@ if TYPE_CHECKING:
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.whereabouts import Whereabouts
 
-__all__ = [
-    "Action",
-    "PreparedGraph",
-]
+__all__ = ["PreparedGraph"]
 
 _PACKED_KEPT = 4
 """Launches of one node that are kept for buffers that it had before."""
 
 _PACKED_NODES = 64
 """Nodes of a plan up to which any are: more would take much memory for little."""
-
-Action = Callable[[StreamHandle | None, "Guard | None"], int]
-"""Submits one node to a stream; returns its position there."""
 
 
 class PreparedGraph:
@@ -78,12 +58,11 @@ class PreparedGraph:
     Args:
         backend: the device.
         plan: the plan.
-        kernels: each entry's artifact, as made and as loaded.
+        kernels: of each device, its kernels; a single device is number 0.
         bound: what `check_bindings` gave.
         events: what external events are bound to.
         options: scalars and candidates.
         places: where everything is; None for one device.
-        kernels_on: with ``places``, what ``kernels`` is on each device.
 
     Attributes:
         has_lost_kernels: whether a kernel of it, which somebody lent, was destroyed.
@@ -103,12 +82,11 @@ class PreparedGraph:
         self,
         backend: Backend,
         plan: LaunchGraphPlan,
-        kernels: Mapping[int, tuple[KernelArtifact, LoadedArtifact]],
+        kernels: Sequence[Kernels],
         bound: Mapping[str, Memory],
         events: Mapping[str, EventHandle],
         options: LaunchOptions,
         places: Whereabouts | None = None,
-        kernels_on: Sequence[Mapping[int, tuple[KernelArtifact, LoadedArtifact]]] = (),
     ) -> None:
         self.backend = backend
         self.places = places
@@ -126,16 +104,12 @@ class PreparedGraph:
         self.obstacles: tuple[Obstacle, ...] = ()
         self.awaited: set[int] = set()
         self._alive_in: object = None
-        self.geometries: dict[int, FixedLaunch] = {}
-        self._kernels = kernels
-        self._kernels_on = kernels_on
         self._scratch: list[BufferHandle] = []
         self._own_events: list[EventHandle] = []
         try:
             self._allocate()
-            self._slot_of = plan.slot_index
             self.carried = frozenset(
-                self._slot_of[name]
+                plan.slot_index[name]
                 for loop in plan.loops
                 for carry in loop.carries
                 for name in (carry.current, carry.next)
@@ -150,9 +124,11 @@ class PreparedGraph:
         self.launches: list[PreparedLaunch | None] = []
         self._actions: list[Action | None] = []
         self.unguarded: set[int] = set()
+        self._maker = Actions(backend, plan, kernels, self.events, options, places)
         self._variants: dict[tuple[int, ...], Action | PreparedLaunch] = {}
         self._packed: dict[int, dict[tuple[int, ...], PreparedLaunch]] = {}
-        self._bindings: dict[tuple[str, int, BufferAccess], BufferBinding] = {}
+        # Of each slot, and of each of the run's scalars, the nodes that use it.
+        self._users: tuple[list[list[int]], dict[int, set[int]]] | None = None
 
     def make_actions(self) -> Iterator[None]:
         """Make what submits each node, one at each step.
@@ -172,10 +148,15 @@ class PreparedGraph:
 
     def _renew(self, index: int) -> None:
         """Make what submits a node whose slots have the buffers they begin with."""
-        made = self._make(index, self.initial_memories)
-        is_launch = isinstance(made, PreparedLaunch)
-        self.launches[index] = cast("PreparedLaunch", made) if is_launch else None
-        self._actions[index] = None if is_launch else cast("Action", made)
+        made = self._maker.make(index, self.initial_memories)
+        if isinstance(made, PreparedLaunch):
+            self.launches[index] = made
+        else:
+            self._actions[index] = made
+        self._note_guarding(index)
+
+    def _note_guarding(self, index: int) -> None:
+        """Note whether the device asks a node's guard."""
         operation = self.plan.nodes[index].operation
         if isinstance(operation, (EventWait, EventSignal)) or (
             isinstance(operation, KernelCall) and 0 in self.geometries[index].grid
@@ -186,8 +167,12 @@ class PreparedGraph:
 
     def make_launch(self, index: int, memories: Sequence[Memory]) -> PreparedLaunch:
         """A kernel's launch where the slots have these buffers."""
-        node = self.plan.nodes[index]
-        return self._make_launch(node, cast("KernelCall", node.operation), memories)
+        return self._maker.launch(index, memories)
+
+    @property
+    def geometries(self) -> Mapping[int, FixedLaunch]:
+        """Of each node that launches a kernel, what its launch is given."""
+        return self._maker.geometries
 
     @property
     def is_alive(self) -> bool:
@@ -206,7 +191,7 @@ class PreparedGraph:
     def rebind(self, bound: Mapping[str, Memory], options: LaunchOptions) -> list[int]:
         """Take other buffers, arrays and scalars; nothing of it may be in use.
 
-        Some 10 us for each node that has others then, less for those that it had
+        Some 5 us for each node that has others then, less for those that it had
         lately, and nothing for the rest.
 
         Returns:
@@ -230,41 +215,59 @@ class PreparedGraph:
         self._set_bound(bound)
         self.options, self.initial_memories = options, new
         self._alive_in = None
-        self._bindings.clear()
+        self._maker.use(options)
         self._variants.clear()
-        changed = [
-            index
-            for index, node in enumerate(plan.nodes)
-            if not node.is_host
-            and (
-                any(slot in slots for slot, _ in plan.uses[index])
-                or (scalars and _has_scalar(node, scalars))
-            )
-        ]
+        by_slot, by_scalar = self._find_users()
+        takers = set().union(*(by_scalar.get(one, ()) for one in scalars))
+        changed = sorted(takers.union(*(by_slot[slot] for slot in slots)))
         for index in changed:
-            self._take_up(index)
+            self._take_up(index, has_new_scalars=index in takers)
         return changed
 
-    def _take_up(self, index: int) -> None:
+    def _find_users(self) -> tuple[list[list[int]], dict[int, set[int]]]:
+        """The nodes that use each slot, and each of the run's scalars; found once."""
+        if self._users is None:
+            plan = self.plan
+            by_slot: list[list[int]] = [[] for _ in plan.slots]
+            by_scalar: dict[int, set[int]] = {}
+            for index, node in enumerate(plan.nodes):
+                if node.is_host:
+                    continue
+                for slot, _ in plan.uses[index]:
+                    by_slot[slot].append(index)
+                for scalar in node.runtime_scalars:
+                    if isinstance(scalar, RuntimeScalar):
+                        by_scalar.setdefault(scalar.index, set()).add(index)
+            self._users = by_slot, by_scalar
+        return self._users
+
+    def _take_up(self, index: int, *, has_new_scalars: bool) -> None:
         """Renew a node; a launch that was packed for these buffers is used again."""
-        node = self.plan.nodes[index]
-        takes_scalars = any(isinstance(s, RuntimeScalar) for s in node.runtime_scalars)
-        is_large = len(self.plan.nodes) > _PACKED_NODES
-        if is_large or self.launches[index] is None or takes_scalars:
+        before, memories = self.launches[index], self.initial_memories
+        if before is None:
             self._renew(index)
             return
-        memories = self.initial_memories
-        # Identities that stay their own: what is packed keeps its buffers' handles.
-        key = tuple([id(memories[slot]) for slot, _ in self.plan.uses[index]])
-        packed = self._packed.setdefault(index, {})
-        found = packed.get(key)
-        if found is not None:
-            self.launches[index] = found
-            return
-        self._renew(index)
+        if has_new_scalars:
+            self._packed.pop(index, None)
+        packed: dict[tuple[int, ...], PreparedLaunch] = {}
+        key: tuple[int, ...] = ()
+        if len(self.plan.nodes) <= _PACKED_NODES:
+            # Identities that stay their own: what is packed keeps its buffers' handles.
+            key = tuple([id(memories[slot]) for slot, _ in self.plan.uses[index]])
+            packed = self._packed.setdefault(index, packed)
+            found = packed.get(key)
+            if found is not None:
+                self.launches[index] = found
+                return
+        made = self._maker.relaunch(
+            index, before, memories, has_new_scalars=has_new_scalars
+        )
+        self.launches[index] = made
+        if made.request.geometry is not before.request.geometry:
+            self._note_guarding(index)
         if len(packed) >= _PACKED_KEPT:
             del packed[next(iter(packed))]
-        packed[key] = cast("PreparedLaunch", self.launches[index])
+        packed[key] = made
 
     def close(self) -> None:
         """Destroy scratch and events; what is in use goes to the reaper."""
@@ -281,7 +284,7 @@ class PreparedGraph:
             key = (index, *(id(memories[slot]) for slot in slots))
             made = self._variants.get(key)
             if made is None:
-                made = self._variants[key] = self._make(index, memories)
+                made = self._variants[key] = self._maker.make(index, memories)
         if isinstance(made, PreparedLaunch):
             return partial(self.backend.submit_launch, made)
         assert made is not None
@@ -293,7 +296,7 @@ class PreparedGraph:
 
     def slot_index(self, name: str) -> int:
         """A slot's place among the plan's."""
-        return self._slot_of[name]
+        return self.plan.slot_index[name]
 
     def _allocate(self) -> None:
         plan = self.plan
@@ -323,17 +326,6 @@ class PreparedGraph:
             return self.backend
         return cast("JoinedBackend", self.backend).at(self.places.events[name])
 
-    def _is_awaited_by_host(self, node: LaunchGraphNode, name: str) -> bool:
-        """Whether a node's device cannot wait for an event of the plan itself.
-
-        The edge from the node that signals it is resolved on the host then.
-        """
-        if self.places is None or name not in self.plan.signalled_events:
-            return False
-        joined = cast("JoinedBackend", self.backend)
-        on = joined.at(self.places.nodes[self.plan.node_index[node.name]])
-        return not on.can_wait_for(self._of_event(name))
-
     def _destroy(self, errors: list[Exception]) -> None:
         handles: list[Handle] = []
         if self.lowered is not None:
@@ -347,158 +339,3 @@ class PreparedGraph:
         destroy_all(self.backend, handles, errors)
         self._own_events.clear()
         self._scratch.clear()
-
-    def _make(self, index: int, memories: Sequence[Memory]) -> Action | PreparedLaunch:
-        node = self.plan.nodes[index]
-        made = self._make_operation(node, memories)
-        if not node.wait_events and node.signal_event is None:
-            return made
-        backend = self.backend
-        action = (
-            partial(backend.submit_launch, made)
-            if isinstance(made, PreparedLaunch)
-            else made
-        )
-        waits = [
-            self.events[name]
-            for name in node.wait_events
-            if not self._is_awaited_by_host(node, name)
-        ]
-        signal = None if node.signal_event is None else self.events[node.signal_event]
-
-        def with_events(stream: StreamHandle | None, guard: Guard | None) -> int:
-            for event in waits:
-                backend.stream_wait_event(stream, event)
-            position = action(stream, guard)
-            return position if signal is None else backend.record_event(signal, stream)
-
-        return with_events
-
-    def _make_operation(
-        self, node: LaunchGraphNode, memories: Sequence[Memory]
-    ) -> Action | PreparedLaunch:
-        backend, operation = self.backend, node.operation
-
-        def memory(name: str) -> Memory:
-            return memories[self._slot_of[name]]
-
-        def buffer(name: str) -> BufferHandle:
-            return cast("BufferHandle", memory(name))
-
-        if isinstance(operation, KernelCall):
-            return self._make_launch(node, operation, memories)
-        if isinstance(operation, CopyToDevice):
-            target, source = buffer(operation.target), memory(operation.source)
-            return lambda stream, guard: backend.write_buffer(
-                target, source, stream=stream, guard=guard
-            )
-        if isinstance(operation, CopyFromDevice):
-            source, out = buffer(operation.source), memory(operation.target)
-            return lambda stream, guard: backend.read_buffer(
-                source, out, stream=stream, guard=guard
-            )
-        if isinstance(operation, CopyBuffer):
-            first, second = buffer(operation.source), buffer(operation.target)
-            size = self._slot(operation.target).byte_size
-            return lambda stream, guard: backend.copy_buffer(
-                first, second, byte_size=size, stream=stream, guard=guard
-            )
-        if isinstance(operation, Fill):
-            filled, pattern = buffer(operation.target), operation.value.to_bytes()
-            size = self._slot(operation.target).byte_size
-            return lambda stream, guard: backend.fill_buffer(
-                filled, pattern, byte_size=size, stream=stream, guard=guard
-            )
-        if isinstance(operation, EventWait):
-            awaited = self.events[operation.event]
-            if self._is_awaited_by_host(node, operation.event):
-                return lambda stream, _: backend.mark(stream).position
-            return lambda stream, _: backend.stream_wait_event(stream, awaited)
-        assert isinstance(operation, EventSignal)
-        signalled = self.events[operation.event]
-        return lambda stream, _: backend.record_event(signalled, stream)
-
-    def _make_launch(
-        self, node: LaunchGraphNode, call: KernelCall, memories: Sequence[Memory]
-    ) -> PreparedLaunch:
-        backend, entry = self.backend, call.entry
-        index = self.plan.node_index[node.name]
-        kernels = self._kernels
-        if self.places is not None:
-            kernels = self._kernels_on[self.places.nodes[index]]
-        artifact, loaded = kernels[id(entry)]
-        runtime = self._runtime_scalars(node, entry)
-        geometry = self._geometry(node, entry, runtime)
-        self.geometries[index] = geometry
-        if entry.shape_profile is not None:
-            entry.shape_profile.check(runtime)
-        if entry.buffers:
-            check_buffer_sizes(
-                f"node {node.name!r}, kernel {entry.target!r}",
-                entry.buffers,
-                runtime,
-                [self._slot(use.slot).byte_size for use in call.buffers],
-            )
-        buffers = tuple(
-            [self._binding(use.slot, use.access, memories) for use in call.buffers]
-        )
-        return backend.prepare_launch(
-            LaunchRequest(
-                artifact=artifact,
-                loaded=loaded,
-                buffers=buffers,
-                scalars=runtime + entry.static_arguments,
-                geometry=geometry,
-                diagnostic_id=node.name,
-            )
-        )
-
-    def _binding(
-        self, name: str, access: BufferAccess, memories: Sequence[Memory]
-    ) -> BufferBinding:
-        """A slot's buffer as a kernel uses it; one serves all that use it so."""
-        memory = cast("BufferHandle", memories[self._slot_of[name]])
-        key = (name, memory.id, access)
-        found = self._bindings.get(key)
-        if found is None:
-            found = self._bindings[key] = BufferBinding(
-                handle=memory, access=access, byte_size=self._slot(name).byte_size
-            )
-        return found
-
-    def _slot(self, name: str) -> BufferSlot:
-        return cast("BufferSlot", self.plan.slots[self._slot_of[name]])
-
-    def _runtime_scalars(
-        self, node: LaunchGraphNode, entry: KernelCallArtifact
-    ) -> tuple[ScalarArgument, ...]:
-        given = node.runtime_scalars or entry.runtime_scalar_defaults
-        return tuple(
-            self.options.runtime_scalars[scalar.index]
-            if isinstance(scalar, RuntimeScalar)
-            else scalar
-            for scalar in given
-        )
-
-    def _geometry(
-        self,
-        node: LaunchGraphNode,
-        entry: KernelCallArtifact,
-        runtime: Sequence[ScalarArgument],
-    ) -> FixedLaunch:
-        chosen = self.options.tuning.get(node.name, node.tuning_candidate)
-        if chosen is None:
-            return entry.launch.geometry(runtime)
-        if entry.launch_resources is None:
-            raise LaunchArgumentMismatch(
-                f"node {node.name!r}: kernel {entry.target!r} has no launch candidates"
-            )
-        return entry.launch_resources.candidate(chosen).geometry
-
-
-def _has_scalar(node: LaunchGraphNode, scalars: Container[int]) -> bool:
-    """True where a kernel takes one of the run's scalars with these indices."""
-    return any(
-        isinstance(scalar, RuntimeScalar) and scalar.index in scalars
-        for scalar in node.runtime_scalars
-    )

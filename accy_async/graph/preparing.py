@@ -166,12 +166,11 @@ class Preparer:
         prepared = PreparedGraph(
             self._backend,
             plan,
-            self._kernels[0],
+            self._kernels,
             bound,
             events,
             options,
             places,
-            self._kernels,
         )
         try:
             with without_pauses(len(plan.nodes)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import anyio
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.backends.cuda import CudaBackend, context
+from accy_async.backends.cuda.conditions import BEGIN, SWAP
 from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import AccyError
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.graph.builder import GraphBuffer
 from accy_async.session import open_session
@@ -195,3 +199,44 @@ def test_random_graphs_leave_what_their_models_leave(seed: int, length: int) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "load_driver", lambda: PlayingDriver(BODIES))
         anyio.run(main)
+
+
+def test_threads_that_make_loops_at_once_load_their_kernels_once(
+    driver: PlayingDriver,
+) -> None:
+    """None finds them half loaded; what could not be loaded is loaded by the next."""
+    begun, go_on = threading.Event(), threading.Event()
+    load = driver.cuModuleGetFunction
+
+    def slowly(module: object, name: bytes) -> object:
+        if not begun.is_set():
+            begun.set()
+            go_on.wait(10)
+        return load(module, name)
+
+    backend = CudaBackend()
+    conditions = backend._conditions
+    driver.answers["cuModuleGetFunction"] = [0, 1]
+    with pytest.raises(AccyError, match="cuModuleGetFunction"):
+        conditions.parameters(BEGIN, 1, 2, 3)
+    assert conditions.module is None
+    assert driver.calls["cuModuleUnload"] == 1
+    driver._made["cuModuleGetFunction"] = slowly  # type: ignore[assignment]
+    errors: list[Exception] = []
+
+    def use(kernel: str) -> None:
+        try:
+            conditions.parameters(kernel, 1, 2, 3)
+        except Exception as error:  # noqa: BLE001 - looked at below
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(kernel,)) for kernel in (BEGIN, SWAP)]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert driver.calls["cuModuleLoadDataEx"] == 2
+    backend.close()

@@ -75,7 +75,7 @@ class Graphs(BackendCore):
             resource = self._table.get(graph)
             state = cast("GraphState", resource.payload)
             objects, every = self._objects_of(request)
-            if state.request.topology != request.topology:
+            if not state.request.has_topology_of(request):
                 return False
             if not self._update_graph(state, request, objects):
                 return False
@@ -134,18 +134,19 @@ class Graphs(BackendCore):
             The objects of nodes that are no launches, by handle; and all objects.
         """
         found: dict[Handle, Resource] = {}
-        for handle in request.handles():
+        launches, handles = request.parts()
+        for handle in handles:
             resource = self._find_for_launch(handle)
             if resource is not None:  # else taken on trust, by a backend that does so
                 found[handle] = resource
         every = dict.fromkeys(found.values())
-        for launch in request.launches():
+        for launch in launches:
             if launch.owner is not self._table:
                 refuse_foreign(launch, self._origin.title)
-            for resource in launch.resources:
-                if not resource.is_alive:
-                    refuse_destroyed(resource)
-                every[resource] = None
+            every.update(dict.fromkeys(launch.resources))
+        for resource in every:
+            if not resource.is_alive:
+                refuse_destroyed(resource)
         return found, every
 
     def _compose(

@@ -19,9 +19,11 @@ from accy_async.backends.resources import Use, refuse_destroyed
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
+    from accy_async.backends.handles import BufferBinding
     from accy_async.backends.hooks import StreamState
     from accy_async.backends.launch import LaunchRequest
     from accy_async.backends.launcher import Launcher
+    from accy_async.dtypes import ScalarArgument
 
 __all__ = ["Launches"]
 
@@ -62,6 +64,30 @@ class Launches(BackendCore):
             buffers = [self._find_for_launch(b.handle) for b in request.buffers]
             payload = self._prepare(request, artifact, buffers)
         return PreparedLaunch(request, artifact, buffers, payload, self._table)
+
+    def renew_launch(
+        self,
+        prepared: PreparedLaunch,
+        buffers: tuple[BufferBinding, ...],
+        scalars: tuple[ScalarArgument, ...],
+    ) -> PreparedLaunch:
+        """A launch like a prepared one, with other buffers and scalars.
+
+        As many as that one has, of the same dtypes: what was checked for it and does
+        not change is not checked again. That one stays as it is.
+
+        Raises:
+            InvalidBuffer: a buffer is not alive.
+            InvalidArtifact: another backend prepared the launch.
+        """
+        request = prepared.request.with_arguments(buffers, scalars)
+        with self._lock:
+            self._check("launch")
+            if prepared.owner is not self._table:
+                refuse_foreign(prepared, self._origin.title)
+            found = [self._find_for_launch(binding.handle) for binding in buffers]
+            payload = self._prepare_again(prepared, request, found)
+        return prepared.renewed(request, found, payload)
 
     def bind_launch(self, request: LaunchRequest) -> Launcher:
         """Bind a kernel to its arguments and its stream, to launch it again and again.

@@ -11,6 +11,7 @@ else: no compiler and no device library (seen with driver 580).
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import TYPE_CHECKING, Any
 
 from accy_async.artifact.geometry import ceil_div
@@ -182,18 +183,20 @@ done:
 class Conditions:
     """The module with these kernels; loaded when the first loop needs it.
 
-    ``module`` is the driver's handle, None until then.
+    On any thread. ``module`` is the driver's handle, None until then.
     """
 
     def __init__(self, context: CudaContext) -> None:
         self._context = context
+        self._lock = threading.Lock()
         self._functions: dict[str, Any] = {}
         self.module: Any = None
 
     def parameters(self, kernel: str, *arguments: int) -> Any:  # noqa: ANN401
         """A kernel node's parameters, and what has to live until they are taken."""
-        if self.module is None:
-            self._load()
+        with self._lock:
+            if self.module is None:
+                self._load()
         node = self._context.driver.CUDA_KERNEL_NODE_PARAMS()
         node.func = self._functions[kernel]
         node.gridDimX = node.gridDimY = node.gridDimZ = 1
@@ -219,7 +222,12 @@ class Conditions:
     def _load(self) -> None:
         driver, check = self._context.driver, self._context.check
         answer = driver.cuModuleLoadDataEx(_PTX + b"\0", 0, [], [])
-        self.module = check(answer, "cuModuleLoadDataEx")
-        for name in (BEGIN, NEXT, LOOK, CLEAR, SWAP):
-            answer = driver.cuModuleGetFunction(self.module, name.encode())
-            self._functions[name] = check(answer, "cuModuleGetFunction")
+        module = check(answer, "cuModuleLoadDataEx")
+        try:
+            for name in (BEGIN, NEXT, LOOK, CLEAR, SWAP):
+                answer = driver.cuModuleGetFunction(module, name.encode())
+                self._functions[name] = check(answer, "cuModuleGetFunction")
+        except BaseException:
+            driver.cuModuleUnload(module)
+            raise
+        self.module = module

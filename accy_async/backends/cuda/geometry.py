@@ -54,7 +54,6 @@ def allow_geometry(
     kernel: CudaKernel,
     name: str,
     geometry: FixedLaunch,
-    config: Any,  # noqa: ANN401
 ) -> None:
     """Have the driver allow a kernel what its geometry needs, if the device has it.
 
@@ -63,7 +62,6 @@ def allow_geometry(
         kernel: the kernel.
         name: its name, for messages.
         geometry: what it is to be launched with.
-        config: the same as the driver takes it.
 
     Raises:
         CapabilityMismatch: a block needs more shared memory than there is; or a
@@ -84,7 +82,7 @@ def allow_geometry(
     if not geometry.block_count:
         return
     if geometry.cluster is not None:
-        _allow_clusters(context, kernel, name, geometry, config)
+        _allow_clusters(context, kernel, name, geometry)
     elif geometry.cooperative:
         at_once = _blocks_at_once(context, kernel, geometry)
         _check_cooperative(name, geometry, at_once)
@@ -95,7 +93,6 @@ def _allow_clusters(
     kernel: CudaKernel,
     name: str,
     geometry: FixedLaunch,
-    config: Any,  # noqa: ANN401
 ) -> None:
     size = geometry.blocks_per_cluster
     if size > _PORTABLE_CLUSTER and not kernel.has_large_clusters:
@@ -103,6 +100,7 @@ def _allow_clusters(
         kernel.has_large_clusters = True
     context.make_current()
     driver = context.driver
+    config = launch_config(driver, geometry)
     answer = driver.cuOccupancyMaxActiveClusters(kernel.function, config)
     clusters = int(context.check(answer, "cuOccupancyMaxActiveClusters"))
     if not clusters:

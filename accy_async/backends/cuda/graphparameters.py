@@ -24,31 +24,63 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import BufferHandle, Handle
     from accy_async.backends.resources import Resource
 
-__all__ = ["address_of", "parameters", "update_node"]
+__all__ = ["NodeUpdates", "address_of", "parameters"]
 
 
-def update_node(
-    context: CudaContext,
-    executable: Any,  # noqa: ANN401
-    natives: Natives,
-    operation: GraphOperation,
-    objects: Mapping[Handle, Resource],
-    staging: Mapping[int, Staging],
-) -> bool:
-    """Change a node that is no loop in place; False where the driver refuses."""
-    driver = context.driver
-    if isinstance(operation, GraphLoop):
-        return False
-    wanted = parameters(context, operation, objects, staging)
-    for native, (kind, value) in zip(natives, wanted, strict=False):
-        if kind == "EventRecord":
-            continue  # the same one: it is part of the topology
-        more = (context.native,) if kind in ("Memcpy", "Memset") else ()
-        call = f"cuGraphExec{kind}NodeSetParams"
-        (result,) = getattr(driver, call)(executable, native, value, *more)
-        if result != 0:
+class NodeUpdates:
+    """Changes of one graph's nodes in place, one after the other.
+
+    Args:
+        context: the device.
+        executable: the graph.
+        objects: what the nodes use, by handle.
+        staging: pinned memory, by the array that it stands for.
+    """
+
+    def __init__(
+        self,
+        context: CudaContext,
+        executable: Any,  # noqa: ANN401
+        objects: Mapping[Handle, Resource],
+        staging: Mapping[int, Staging],
+    ) -> None:
+        self._context = context
+        self._executable = executable
+        self._objects = objects
+        self._staging = staging
+        self._set_kernel = context.driver.cuGraphExecKernelNodeSetParams
+        # The last kernel's; the driver copies them, and mostly the next is alike.
+        self._node: Any = None
+        self._function: Any = None
+        self._geometry: object = None
+
+    def set(self, natives: Natives, operation: GraphOperation) -> bool:
+        """Change a node that is no loop; False where the driver refuses."""
+        if type(operation) is PreparedLaunch:
+            return not operation.has_blocks or self._set_launch(natives[0], operation)
+        if isinstance(operation, GraphLoop):
             return False
-    return True
+        context, driver = self._context, self._context.driver
+        wanted = parameters(context, operation, self._objects, self._staging)
+        for native, (kind, value) in zip(natives, wanted, strict=False):
+            if kind == "EventRecord":
+                continue  # the same one: it is part of the topology
+            call = getattr(driver, f"cuGraphExec{kind}NodeSetParams")
+            (result,) = call(self._executable, native, value, context.native)
+            if result != 0:
+                return False
+        return True
+
+    def _set_launch(self, native: Any, launch: PreparedLaunch) -> bool:  # noqa: ANN401
+        packed: LaunchArguments = launch.payload  # type: ignore[assignment]
+        geometry = launch.request.geometry
+        if packed.function is self._function and geometry is self._geometry:
+            self._node.kernelParams = packed.pointer
+        else:
+            self._node = _kernel(self._context.driver, launch)
+            self._function, self._geometry = packed.function, geometry
+        (result,) = self._set_kernel(self._executable, native, self._node)
+        return bool(result == 0)
 
 
 def parameters(

@@ -17,7 +17,7 @@ import numpy as np
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging
-from accy_async.backends.cuda.graphparameters import update_node
+from accy_async.backends.cuda.graphparameters import NodeUpdates
 from accy_async.backends.devicegraph import GraphRecord, walk
 from accy_async.backends.hooks import GraphState, StreamState
 from accy_async.backends.journal import Label
@@ -111,19 +111,14 @@ class CudaGraphs(Backend):
     ) -> bool:
         mine = cast("CudaGraph", graph)
         self._context.make_current()
+        updates = NodeUpdates(self._context, mine.executable, objects, mine.staging)
         old, new = graph.request.body, request.body
         for natives, before, now in zip(mine.nodes, old, new, strict=True):
-            if before.operation is now.operation or before.operation == now.operation:
+            was, will_be = before.operation, now.operation
+            if was is will_be or was == will_be:
                 continue
-            if not update_node(
-                self._context,
-                mine.executable,
-                natives,
-                now.operation,
-                objects,
-                mine.staging,
-            ):  # a constraint of the driver's: another graph will do
-                return False
+            if not updates.set(natives, will_be):
+                return False  # a constraint of the driver's: another graph will do
         mine.work = _labels(request)
         return True
 

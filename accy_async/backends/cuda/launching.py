@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from accy_async.backends.base import Backend
-from accy_async.backends.cuda.geometry import allow_geometry, launch_config
+from accy_async.backends.cuda.geometry import allow_geometry
 from accy_async.backends.cuda.objects import CudaStream, LaunchArguments
 from accy_async.backends.cuda.thunks import launch_address, launch_thunk
 from accy_async.backends.journal import JOURNAL_MASK
@@ -82,16 +82,32 @@ class CudaLaunching(Backend):
         assert artifact is not None
         kernel = cast("CudaKernel", artifact.payload)
         geometry = request.geometry
-        config = launch_config(self._driver, geometry)
-        allow_geometry(
-            self._context, kernel, request.artifact.kernel_name, geometry, config
-        )
-        addresses = [
+        allow_geometry(self._context, kernel, request.artifact.kernel_name, geometry)
+        slots = [
             cast("DeviceMemory", buffer.payload).address
             for buffer in buffers
             if buffer is not None
         ]
-        return LaunchArguments(kernel, config, request, addresses)
+        slots += [scalar.slot for scalar in request.scalars]
+        return LaunchArguments(self._driver, kernel.function, geometry, slots)
+
+    def _prepare_again(
+        self,
+        prepared: PreparedLaunch,
+        request: LaunchRequest,
+        buffers: list[Resource | None],
+    ) -> object:
+        packed: LaunchArguments = prepared.payload  # type: ignore[assignment]
+        before, slots = prepared.request, packed.values[:]
+        count = len(buffers)
+        for place, buffer in enumerate(buffers):
+            if request.buffers[place] is not before.buffers[place] and buffer:
+                memory: DeviceMemory = buffer.payload  # type: ignore[assignment]
+                slots[place] = memory.address
+        for place, scalar in enumerate(request.scalars):
+            if scalar is not before.scalars[place]:
+                slots[count + place] = scalar.slot
+        return LaunchArguments(self._driver, packed.function, request.geometry, slots)
 
     def _launch(
         self,

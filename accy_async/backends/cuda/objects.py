@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from accy_async.backends.cuda.geometry import launch_config
 from accy_async.backends.hooks import EventState, StreamState
 
 if TYPE_CHECKING:
-    from accy_async.backends.cuda.modules import CudaKernel
+    from accy_async.artifact.geometry import FixedLaunch
     from accy_async.backends.cuda.timeline import CudaTimeline
     from accy_async.backends.journal import Journal
-    from accy_async.backends.launch import LaunchRequest
 
 __all__ = ["CudaEvent", "CudaStream", "LaunchArguments"]
 
@@ -49,8 +50,15 @@ class LaunchArguments:
 
     All is packed once; what changes from one submission to the next is the stream.
 
+    Args:
+        driver: the driver.
+        function: the kernel.
+        geometry: what it is launched with.
+        slots: the arguments, as numbers of 64 bits.
+
     Attributes:
-        config: geometry, attributes and stream.
+        config: geometry, attributes and stream; made when a stream is named first, as
+            graphs need none.
         native: the stream that ``config`` names.
         function: the kernel.
         pointer: the address of the arguments' addresses.
@@ -60,6 +68,8 @@ class LaunchArguments:
     """
 
     __slots__ = (
+        "_driver",
+        "_geometry",
         "_pointers",
         "call",
         "calls",
@@ -72,24 +82,23 @@ class LaunchArguments:
 
     def __init__(
         self,
-        kernel: CudaKernel,
-        config: Any,  # noqa: ANN401 - bindings are untyped
-        request: LaunchRequest,
-        addresses: list[int],
+        driver: Any,  # noqa: ANN401 - bindings are untyped
+        function: Any,  # noqa: ANN401
+        geometry: FixedLaunch,
+        slots: list[int],
     ) -> None:
-        slots = addresses + [scalar.slot for scalar in request.scalars]
-        values = (ctypes.c_uint64 * max(1, len(slots)))(*slots)
+        kind = _words(len(slots) or 1)
+        self.values = values = kind(*slots)
         first = ctypes.addressof(values)
-        pointers = (ctypes.c_void_p * max(1, len(slots)))(
-            *[first + 8 * i for i in range(len(slots))]
-        )
-        self.values, self._pointers = values, pointers
+        self._pointers = pointers = kind(*range(first, first + 8 * len(slots), 8))
         self.pointer = ctypes.addressof(pointers)
-        self.function = kernel.function
-        self.config = config
+        self.function = function
+        self.config: Any = None
         self.native: Any = None
         self.call: Callable[[], int] | None = None
         self.calls = 0
+        self._driver = driver
+        self._geometry = geometry
 
     @property
     def memory(self) -> object:
@@ -98,5 +107,13 @@ class LaunchArguments:
 
     def aim(self, native: Any) -> None:  # noqa: ANN401
         """Have the launch go to this stream; under the submission lock."""
+        if self.config is None:
+            self.config = launch_config(self._driver, self._geometry)
         self.config.hStream = native
         self.native = native
+
+
+@functools.cache
+def _words(count: int) -> type[ctypes.Array[ctypes.c_uint64]]:
+    """So many numbers of 64 bits."""
+    return ctypes.c_uint64 * count
