@@ -32,7 +32,7 @@ import heapq
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.resources import INVALID, Resource, kind_of
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from accy_async.backends.origins import Origin
     from accy_async.backends.owners import Owner
 
-__all__ = ["Reaper", "ResourceTable"]
+__all__ = ["Reaper", "ResourceTable", "destroy_each"]
+
+_T = TypeVar("_T")
 
 
 class ResourceTable:
@@ -203,19 +205,7 @@ class ResourceTable:
             return 0
         with self._lock:
             idle = self._take_idle()
-        errors: list[Exception] = []
-        interrupt: BaseException | None = None
-        for resource in idle:
-            try:
-                self._free(resource)
-            except Exception as error:  # noqa: BLE001 - raised below, all together
-                errors.append(error)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                interrupt = interrupt or error
-        if interrupt is not None:
-            raise interrupt
-        if errors:
-            raise ExceptionGroup("some objects could not be freed", errors)
+        destroy_each(self._free, idle, "freed")
         return len(idle)
 
     def _is_blocked(self, resource: Resource) -> bool:
@@ -313,3 +303,27 @@ class Reaper:
 def _owned(resources: Iterable[Resource], owner: Owner | None) -> list[Resource]:
     """Those of an owner; all where none is named."""
     return [r for r in resources if owner is None or owner.has(r.owner)]
+
+
+def destroy_each(
+    destroy: Callable[[_T], object], objects: Iterable[_T], what: str
+) -> None:
+    """Destroy every object, whichever of the others refused.
+
+    Raises:
+        BaseException: the first interrupt that came meanwhile.
+        ExceptionGroup: else what was refused; ``what`` is what they could not be.
+    """
+    errors: list[Exception] = []
+    interrupt: BaseException | None = None
+    for one in objects:
+        try:
+            destroy(one)
+        except Exception as error:  # noqa: BLE001 - raised below, all together
+            errors.append(error)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt
+    if errors:
+        raise ExceptionGroup(f"some objects could not be {what}", errors)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore
 from accy_async.backends.handles import Handle, StreamHandle
-from accy_async.backends.lifetimes import Reaper
+from accy_async.backends.lifetimes import Reaper, destroy_each
 from accy_async.backends.owners import Owner
 from accy_async.backends.resources import Resource, kind_of
 from accy_async.errors import DeviceLost, SessionClosed
@@ -222,17 +222,6 @@ class Ownership(BackendCore):
                 self._shared_owner = None
         self._destroy_all(self._table.living(owner))
 
-    def _destroy_all(self, leftovers: Sequence[Resource]) -> None:
-        errors: list[Exception] = []
-        interrupt: BaseException | None = None
-        for resource in leftovers:
-            try:
-                self.discard(resource.handle)
-            except Exception as error:  # noqa: BLE001 - raised below, all together
-                errors.append(error)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                interrupt = interrupt or error
-        if interrupt is not None:
-            raise interrupt
-        if errors:
-            raise ExceptionGroup("some objects could not be destroyed", errors)
+    def _destroy_all(self, leftovers: Iterable[Resource]) -> None:
+        handles = (resource.handle for resource in leftovers)
+        destroy_each(self.discard, handles, "destroyed")

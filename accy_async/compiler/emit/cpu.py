@@ -18,9 +18,10 @@ from accy_async.artifact.native.signature import SignatureTable, encode_signatur
 from accy_async.compiler.emit import llvm
 from accy_async.compiler.emit.function import KernelFunction
 from accy_async.compiler.emit.metadata import Metadata
+from accy_async.compiler.emit.naming import check_kernels
 from accy_async.compiler.emit.target import CpuTarget, cpu_target
 from accy_async.compiler.form import Kernel
-from accy_async.errors import InvalidType, InvalidValue
+from accy_async.errors import InvalidValue
 
 __all__ = ["compile_cpu", "emit_cpu_assembly", "emit_llvm_ir"]
 
@@ -84,7 +85,7 @@ def _target(level: str | None) -> CpuTarget:
 
 
 def _module(kernels: Sequence[Kernel], target: CpuTarget) -> str:
-    _check(kernels)
+    check_kernels(kernels, _is_taken, "no symbol that code refers to")
     table = SignatureTable(
         architecture=target.architecture,
         level=target.level,
@@ -122,19 +123,5 @@ def _module(kernels: Sequence[Kernel], target: CpuTarget) -> str:
     )
 
 
-def _check(kernels: Sequence[Kernel]) -> None:
-    names = set[str]()
-    for index, kernel in enumerate(kernels):
-        if not isinstance(kernel, Kernel):
-            raise InvalidType(f"kernels[{index}]", kernel, "a Kernel")
-        if kernel.name in names:
-            raise InvalidValue(
-                f"kernels[{index}].name", kernel.name, "a name of its own"
-            )
-        if kernel.name == SIGNATURE_SYMBOL or kernel.name in IMPORTABLE:
-            raise InvalidValue(
-                f"kernels[{index}].name", kernel.name, "no symbol that code refers to"
-            )
-        names.add(kernel.name)
-    if not names:
-        raise InvalidValue("kernels", kernels, "at least one kernel")
+def _is_taken(name: str) -> bool:
+    return name == SIGNATURE_SYMBOL or name in IMPORTABLE

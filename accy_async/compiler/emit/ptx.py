@@ -29,10 +29,10 @@ from collections.abc import Sequence
 
 from accy_async.compiler.emit import llvm
 from accy_async.compiler.emit.metadata import Metadata
+from accy_async.compiler.emit.naming import check_kernels
 from accy_async.compiler.emit.ptx_function import PtxFunction
 from accy_async.compiler.emit.target import PtxTarget, ptx_target
 from accy_async.compiler.form import Kernel
-from accy_async.errors import InvalidType, InvalidValue
 
 __all__ = ["DEFAULT_PTX_TARGET", "compile_ptx", "emit_ptx_llvm_ir"]
 
@@ -85,7 +85,7 @@ def emit_ptx_llvm_ir(
 
 
 def _module(kernels: Sequence[Kernel], target: PtxTarget) -> str:
-    _check(kernels)
+    check_kernels(kernels, _REFUSED_NAMES.__contains__, "a name that PTX takes")
     metadata, externals, globals_ = Metadata(), set[str](), list[str]()
     functions, attributes = [], []
     for number, kernel in enumerate(kernels):
@@ -109,21 +109,3 @@ def _module(kernels: Sequence[Kernel], target: PtxTarget) -> str:
             "",
         ]
     )
-
-
-def _check(kernels: Sequence[Kernel]) -> None:
-    names = set[str]()
-    for index, kernel in enumerate(kernels):
-        if not isinstance(kernel, Kernel):
-            raise InvalidType(f"kernels[{index}]", kernel, "a Kernel")
-        if kernel.name in names:
-            raise InvalidValue(
-                f"kernels[{index}].name", kernel.name, "a name of its own"
-            )
-        if kernel.name in _REFUSED_NAMES:
-            raise InvalidValue(
-                f"kernels[{index}].name", kernel.name, "a name that PTX takes"
-            )
-        names.add(kernel.name)
-    if not names:
-        raise InvalidValue("kernels", kernels, "at least one kernel")

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accy_async.compiler.emit.text.dialect import CUDA, FAST_CUDA
-from accy_async.compiler.emit.text.keywords import are_approximate, check_kernels
+from accy_async.compiler.emit.text.keywords import are_approximate, check_cpp_kernels
 from accy_async.compiler.emit.text.operations import Operations
 from accy_async.compiler.emit.text.printer import KernelPrinter
 from accy_async.compiler.form import Kernel
@@ -49,7 +49,7 @@ def emit_cuda(kernels: Sequence[Kernel]) -> str:
     Raises:
         InvalidValue: no kernel, two of one name, or a name that C++ keeps.
     """
-    check_kernels(kernels, "CUDA C++")
+    check_cpp_kernels(kernels, "CUDA C++")
     dialect = FAST_CUDA if are_approximate(kernels) else CUDA
     operations = Operations(dialect)
     parts = [_CudaPrinter(kernel, dialect, operations).text() for kernel in kernels]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from accy_async.compiler.emit.naming import check_kernels
 from accy_async.compiler.form import Kernel
-from accy_async.errors import InvalidType, InvalidValue
 
-__all__ = ["are_approximate", "check_kernels"]
+__all__ = ["are_approximate", "check_cpp_kernels"]
 
 _KEYWORDS = frozenset(
     """
@@ -29,26 +29,17 @@ _KEYWORDS = frozenset(
 )
 
 
-def check_kernels(kernels: Sequence[Kernel], language: str) -> None:
+def check_cpp_kernels(kernels: Sequence[Kernel], language: str) -> None:
     """Refuse what is no kernel, or has no name of its own that C++ takes.
 
     Raises:
         InvalidType, InvalidValue: naming the kernel.
     """
-    names = set[str]()
-    for index, kernel in enumerate(kernels):
-        if not isinstance(kernel, Kernel):
-            raise InvalidType(f"kernels[{index}]", kernel, "a Kernel")
-        name = kernel.name
-        if name in names:
-            raise InvalidValue(f"kernels[{index}].name", name, "a name of its own")
-        if name.startswith("_") or "__" in name or name in _KEYWORDS:
-            raise InvalidValue(
-                f"kernels[{index}].name", name, f"a name that {language} takes"
-            )
-        names.add(name)
-    if not names:
-        raise InvalidValue("kernels", kernels, "at least one kernel")
+    check_kernels(kernels, _is_taken, f"a name that {language} takes")
+
+
+def _is_taken(name: str) -> bool:
+    return name.startswith("_") or "__" in name or name in _KEYWORDS
 
 
 def are_approximate(kernels: Sequence[Kernel]) -> bool:

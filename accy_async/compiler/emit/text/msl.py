@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from accy_async.artifact.scalarblock import ScalarBlock
 from accy_async.compiler.emit.text.dialect import FAST_MSL, MSL
-from accy_async.compiler.emit.text.keywords import are_approximate, check_kernels
+from accy_async.compiler.emit.text.keywords import are_approximate, check_cpp_kernels
 from accy_async.compiler.emit.text.operations import Operations
 from accy_async.compiler.emit.text.printer import KernelPrinter
 from accy_async.compiler.emit.text.targets import (
@@ -54,7 +54,7 @@ def emit_msl(kernels: Sequence[Kernel], target: MetalTarget | None = None) -> st
         InvalidValue: no kernel, two of one name, or a name that C++ keeps.
         CapabilityMismatch: a kernel needs f64, or more than the device has.
     """
-    check_kernels(kernels, "MSL")
+    check_cpp_kernels(kernels, "MSL")
     is_fast = are_approximate(kernels)
     operations, parts = Operations(FAST_MSL if is_fast else MSL), []
     for number, kernel in enumerate(kernels):
