@@ -42,13 +42,9 @@ class RowCode(RowElements):
     def write(self) -> None:
         """All of the kernel's body."""
         a, layout = self.a, self.layout
-        a.k.takes_neighbours = layout.takes_neighbours
+        a.k.takes_neighbours = layout.neighbours > 1
         rows = self._row_count()
-        for stage in self.plan.stages:
-            for entry in stage:
-                self._accumulators[entry] = a.k.thread_variable(
-                    f"acc{len(self._accumulators)}", accumulator_of(entry)
-                )
+        self._accumulate(self.plan.stages)
         units = layout.tiles(self.plan.rows)
         with self.a.tasks(units * layout.parts) as tile:
             part: Coordinate = 0
@@ -85,13 +81,13 @@ class RowCode(RowElements):
     def _row(self, row: Expression, part: Coordinate) -> None:
         a, plan = self.a, self.plan
         self._row_place(row)
-        begin, end = self._bounds(part)
+        begin, size = self._stretch(part)
         for number, stage in enumerate(plan.stages, 1):
             with a.k.region():
                 self._clear(stage)
             self._along(
                 begin,
-                end,
+                size,
                 lambda at, s=stage: self._gather(s, row, at),  # type: ignore[misc]
             )
             self._tree(stage)
@@ -110,7 +106,7 @@ class RowCode(RowElements):
         with a.k.region(limit=constant(DType.U32, 1)), a.places.scope():
             self._store_rows(row)
         if plan.full_results:
-            self._along(begin, end, lambda at: self._store_full(row, at))
+            self._along(begin, size, lambda at: self._store_full(row, at))
 
     def _leave(
         self, slot: int, row: Expression, part: Coordinate, total: Expression
@@ -132,37 +128,47 @@ class RowCode(RowElements):
     def _along(
         self,
         begin: Coordinate,
-        end: Coordinate,
+        size: Coordinate,
         body: Callable[[list[Reach]], None],
     ) -> None:
-        """Run a body for all elements of a row, a thread some at a time."""
-        a, threads = self.a, self.layout.threads
-        span = threads * self.layout.unrolled
-        if isinstance(begin, int) and isinstance(end, int):
-            whole: Coordinate = begin + (end - begin) // span * span
-            rest: Coordinate = (end - begin) % span
-        else:
-            size = a.places.number(end) - a.places.number(begin)
-            whole = a.k.let(None, a.places.number(begin) + size / span * span)
-            rest = a.k.let(None, size % span)
-        if not (isinstance(whole, int) and whole == begin):
-            bounds = a.places.number(begin), a.places.number(whole)
-            offsets = [i * threads for i in range(self.layout.unrolled)]
-            with a.loop("at", *bounds, span) as at:
-                if self.layout.takes_neighbours:
-                    each = self.layout.unrolled
+        """Run a body for all elements of a row's stretch, a thread some at a time.
+
+        Where fewer are left than the threads take at a time, they take as many as lie
+        next to each other, and of what then is left one each.
+        """
+        a, threads, layout = self.a, self.layout.threads, self.layout
+        each = layout.neighbours
+        rest = size
+        for taken in dict.fromkeys((layout.unrolled, each)):
+            if taken == 1 and layout.unrolled > 1:
+                break
+            span = threads * taken
+            many = a.places.quotient(rest, span)
+            whole = a.places.multiply(many, span)
+            if whole != 0:
+                bounds = a.places.number(begin), self._sum(begin, whole)
+                with a.loop("at", *bounds, span) as at:
                     own = a.k.let(None, at + a.thread * each)
-                    body([(own, i) for i in range(each)])
-                else:
-                    taken = [at + a.thread + offset for offset in offsets]
-                    body([(a.k.let(None, one), 0) for one in taken])
-        for i in range(self.layout.unrolled):
+                    body(
+                        [
+                            (own, group * threads * each + i)
+                            for group in range(taken // each)
+                            for i in range(each)
+                        ]
+                    )
+            begin = a.places.named(a.places.add(begin, whole))
+            rest = a.places.remainder(rest, span)
+        most = layout.unrolled if each == 1 else each
+        for i in range(most):
             if isinstance(rest, int) and rest <= i * threads:
                 break
             left = a.places.number(rest).cast(a.signed) - i * threads
-            first = a.places.add(whole, i * threads)
+            first = a.places.add(begin, i * threads)
             with a.k.region(limit=left), a.places.scope():
                 body([(a.k.let(None, a.places.number(first) + a.thread), 0)])
+
+    def _sum(self, left: Coordinate, right: Coordinate) -> Expression:
+        return self.a.places.number(self.a.places.add(left, right))
 
     def _tree(self, stage: tuple[Operation, ...]) -> None:
         """Combine the threads' results in shared memory; element 0 is the whole."""
@@ -170,7 +176,7 @@ class RowCode(RowElements):
         arrays = [self._scratch(i, accumulator_of(e)) for i, e in enumerate(stage)]
         with a.k.region():
             for entry, array in zip(stage, arrays, strict=True):
-                array[a.k.thread] = self._accumulators[entry].value
+                array[a.k.thread] = self._total(entry)
         half = self.layout.threads // 2
         while half:
             with a.k.region(limit=constant(DType.U32, half)):
@@ -185,7 +191,7 @@ class RowCode(RowElements):
         a, plan = self.a, self.plan
         base = a.k.let("base", tile * self.layout.rows_at_once)
         left = a.k.let("left", a.left(rows, base) * lanes)
-        begin, end = self._bounds(part)
+        begin, size = self._stretch(part)
         row = base + (a.thread / lanes if lanes > 1 else a.thread)
         for number, stage in enumerate(plan.stages, 1):
             with a.k.region(limit=left):
@@ -193,7 +199,7 @@ class RowCode(RowElements):
             self._down(
                 left,
                 begin,
-                end,
+                size,
                 lambda at, s=stage: self._gather(s, row, at),  # type: ignore[misc]
             )
             if lanes > 1:
@@ -203,7 +209,7 @@ class RowCode(RowElements):
                     for slot, entry in enumerate(stage):
                         at = a.places.multiply(part, plan.rows)
                         where = a.places.number(a.places.add(at, row))
-                        a.results[slot][where] = self._accumulators[entry].value
+                        a.results[slot][where] = self._held(entry, lanes)
                 return
             with a.k.region(limit=left), a.places.scope():
                 self._keep(number, stage, row)
@@ -211,7 +217,7 @@ class RowCode(RowElements):
             with a.k.region(limit=left), self._first_lane(), a.places.scope():
                 self._store_rows(row)
         if plan.full_results:
-            self._down(left, begin, end, lambda at: self._store_full(row, at))
+            self._down(left, begin, size, lambda at: self._store_full(row, at))
 
     def _lane(self) -> Expression:
         """The thread's number among those of its row."""
@@ -230,26 +236,22 @@ class RowCode(RowElements):
         self,
         left: Expression,
         begin: Coordinate,
-        end: Coordinate,
+        size: Coordinate,
         body: Callable[[list[Reach]], None],
     ) -> None:
-        """Run a body for all elements of the threads' rows."""
+        """Run a body for all elements of a stretch of the threads' rows."""
         a, lanes = self.a, self.layout.lanes or 1
         span = self.layout.unrolled * lanes
-        if isinstance(begin, int) and isinstance(end, int):
-            whole: Coordinate = begin + (end - begin) // span * span
-        else:
-            size = a.places.number(end) - a.places.number(begin)
-            whole = a.k.let(None, a.places.number(begin) + size / span * span)
-        if not (isinstance(whole, int) and whole == begin):
-            bounds = a.places.number(begin), a.places.number(whole)
+        whole = a.places.multiply(a.places.quotient(size, span), span)
+        if whole != 0:
+            bounds = a.places.number(begin), self._sum(begin, whole)
             with a.loop("at", *bounds, span, limit=left) as at:
                 first = at + self._lane() if lanes > 1 else at
                 offsets = [i * lanes for i in range(self.layout.unrolled)]
                 body([(first, offset) for offset in offsets])
-        if isinstance(whole, int) and whole == end:
+        if whole == size:
             return
-        bounds = a.places.number(whole), a.places.number(end)
+        bounds = self._sum(begin, whole), self._sum(begin, size)
         with a.loop("at", *bounds, lanes, limit=left) as at:
             if lanes == 1:
                 body([(at, 0)])
@@ -264,7 +266,7 @@ class RowCode(RowElements):
         arrays = [self._scratch(i, accumulator_of(e)) for i, e in enumerate(stage)]
         with a.k.region():
             for entry, array in zip(stage, arrays, strict=True):
-                array[a.k.thread] = self._accumulators[entry].value
+                array[a.k.thread] = self._total(entry)
         half = lanes // 2
         while half:
             with a.k.region(), a.k.when(a.k.thread % lanes < half):
@@ -273,7 +275,11 @@ class RowCode(RowElements):
         with a.k.region(limit=left):
             first = a.k.thread - a.k.thread % lanes
             for entry, array in zip(stage, arrays, strict=True):
-                self._accumulators[entry].set(array[first])
+                self._accumulators[entry][0].set(array[first])
+
+    def _held(self, entry: Operation, lanes: int) -> Expression:
+        """A row's result in each of its threads; those of several met before."""
+        return self._total(entry) if lanes == 1 else self._accumulators[entry][0].value
 
     def _keep(self, number: int, stage: tuple[Operation, ...], row: Expression) -> None:
         """What a thread's row is known by after a stage, in the thread's variables."""
@@ -281,7 +287,7 @@ class RowCode(RowElements):
         place = self._row_place(row)
         kept: list[tuple[Value, Expression]] = []
         for entry in stage:
-            total = self._accumulators[entry].value
+            total = self._held(entry, self.layout.lanes or 1)
             known = a.k.let(None, operations.convert(total, entry.result.dtype))
             kept.append((entry.result, known))
             self._bind(entry.result, known)

@@ -48,20 +48,46 @@ class RowElements:
         self.extent = parts if partials else plan.extent
         self._shared: dict[tuple[int, DType], ArrayHandle] = {}
         self._kept: list[VariableHandle] = []
-        self._accumulators: dict[Operation, VariableHandle] = {}
+        self._accumulators: dict[Operation, list[VariableHandle]] = {}
 
-    def _bounds(self, part: Coordinate) -> tuple[Coordinate, Coordinate]:
+    def _stretch(self, part: Coordinate) -> tuple[Coordinate, Coordinate]:
+        """Where a part of a row begins, and how many elements it has."""
         if self.layout.parts == 1:
             return 0, self.extent
         a, size = self.a, self.layout.part_extent(self.extent)
         begin = a.k.let("begin", a.places.number(part) * size)
-        begin = a.k.let(None, minimum(begin, self.extent))
-        return begin, a.k.let("end", minimum(begin + size, self.extent))
+        if self.extent % size == 0:
+            return begin, size
+        end = minimum(begin + size, self.extent)
+        return begin, a.k.let("size", end - begin)
+
+    def _accumulate(self, stages: tuple[tuple[Operation, ...], ...]) -> None:
+        """Give each thread variables for its results."""
+        for entry in (entry for stage in stages for entry in stage):
+            number = len(self._accumulators)
+            self._accumulators[entry] = [
+                self.a.k.thread_variable(f"acc{number}_{i}", accumulator_of(entry))
+                for i in range(self.layout.accumulators)
+            ]
 
     def _clear(self, stage: tuple[Operation, ...]) -> None:
         for entry in stage:
             start = operations.identity(_kind(entry), accumulator_of(entry))
-            self._accumulators[entry].set(start)
+            for variable in self._accumulators[entry]:
+                variable.set(start)
+
+    def _total(self, entry: Operation) -> Expression:
+        """What a thread has of a reduction, its accumulators combined in pairs."""
+        totals = [variable.value for variable in self._accumulators[entry]]
+        while len(totals) > 1:
+            half = len(totals) // 2
+            totals = [
+                self.a.k.let(
+                    None, operations.combine(_kind(entry), totals[i], totals[half + i])
+                )
+                for i in range(half)
+            ]
+        return totals[0]
 
     def _gather(
         self, stage: tuple[Operation, ...], row: Expression, at: list[Reach]
@@ -73,13 +99,14 @@ class RowElements:
             for e in at
         ]
         for slot, entry in enumerate(stage):
-            variable = self._accumulators[entry]
-            total = variable.value
-            for elements in taken:
-                total = a.k.let(
-                    None, operations.combine(_kind(entry), total, elements[slot])
-                )
-            variable.set(total)
+            variables = self._accumulators[entry]
+            for first, variable in enumerate(variables[: len(taken)]):
+                total = variable.value
+                for elements in taken[first :: len(variables)]:
+                    total = a.k.let(
+                        None, operations.combine(_kind(entry), total, elements[slot])
+                    )
+                variable.set(total)
 
     def _element(
         self, slot: int, entry: Operation, row: Expression, at: Reach

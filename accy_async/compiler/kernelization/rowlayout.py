@@ -18,17 +18,20 @@ class RowLayout:
         lanes: threads that take a row, a power of two; None: all of the block's.
         rows_per_block: rows that a block takes one after another, if together.
         unrolled: elements that a thread takes at a time.
+        neighbours: how many of these lie next to each other each time, which the rows'
+            extent is then a multiple of.
+        accumulators: results that a thread keeps beside each other, a power of two: of
+            the elements that it takes at a time each takes every so many-th.
         parts: into how many parts each row is cut.
-        takes_neighbours: whether the elements that a thread takes at a time lie next
-            to each other, where they are as many as a row can be cut into.
     """
 
     threads: int
     lanes: int | None = None
     rows_per_block: int = 1
     unrolled: int = 1
+    neighbours: int = 1
+    accumulators: int = 1
     parts: int = 1
-    takes_neighbours: bool = False
 
     def tiles(self, rows: int) -> int:
         """Blocks that the rows fill, without parts."""

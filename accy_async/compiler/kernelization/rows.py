@@ -55,6 +55,14 @@ _MOST_LANES = 64
 """Threads that share a row while others of their block share another."""
 _BLOCK_THREADS = 256
 """Of a block on a GPU, where they take several rows at once."""
+_LIGHT = 24
+"""Operations up to which a thread on a GPU takes several elements at a time."""
+_ACCUMULATORS = 4
+"""Results that a thread on a GPU keeps beside each other: sums do not wait for sums."""
+_GROUPS = 4
+"""Groups of neighbours that a thread takes at a time: all on their way at once."""
+_DOWN = 8
+"""Elements that a thread on a GPU takes at a time where it has a row by itself."""
 _GPU_THREADS = 2**18
 """Threads that keep a large GPU busy: 132 multiprocessors of 2048 each."""
 
@@ -114,26 +122,35 @@ def _layout(
 ) -> RowLayout:
     cpu, rows, extent = is_cpu(profile), plan.rows, plan.extent
     small = 32 if profile.backend is BackendKind.CUDA or cpu else 64
-    if schedule is not None:
-        return RowLayout(schedule.threads)
-    if not cpu and rows * extent <= _FEW and not plan.full_results:
+    if not cpu and rows * extent <= _FEW and not plan.full_results and not schedule:
         return RowLayout(small, rows_per_block=small)
-    unrolled = 1 if cpu or len(function.operations) > 24 else 4
-    if _by_columns(plan, cpu) or (extent <= _SHORT[cpu] and rows >= 64):
+    takes_several = not cpu and len(function.operations) <= _LIGHT
+    unrolled = 4 if takes_several else 1
+    if not schedule and (
+        _by_columns(plan, cpu) or (extent <= _SHORT[cpu] and rows >= 64)
+    ):
         threads = power_of_two(rows, 16, 1024) if cpu else 128
         if not cpu and rows < _GPU_THREADS:
             threads = power_of_two(rows, 32, 64)
-        layout = RowLayout(threads, lanes=1, unrolled=4 if extent >= 4 else 1)
+        unrolled = 4 if extent >= 4 else 1
+        if takes_several and extent >= _DOWN:
+            unrolled = _DOWN
+        layout = RowLayout(threads, lanes=1, unrolled=unrolled)
     else:
         candidates = row_pipeline_schedule_candidates(extent, backend=profile.backend)
-        threads = candidates[0].threads
-        if cpu:
+        threads = schedule.threads if schedule else candidates[0].threads
+        if cpu and not schedule:
             threads = power_of_two(extent, 8, threads)
         if extent < threads * unrolled * 2:
             unrolled = 1
-        layout = _sharing(plan, threads, unrolled, cpu=cpu)
+        layout = RowLayout(threads, unrolled=unrolled)
+        if not schedule:
+            layout = _sharing(plan, threads, unrolled, cpu=cpu)
         layout = _with_neighbours(plan, layout, profile)
-    return _in_parts(plan, layout, cpu=cpu)
+    if takes_several:
+        accumulators = min(_ACCUMULATORS, layout.unrolled)
+        layout = attrs.evolve(layout, accumulators=accumulators)
+    return layout if schedule else _in_parts(plan, layout, cpu=cpu)
 
 
 def _with_neighbours(
@@ -148,7 +165,11 @@ def _with_neighbours(
         and lie_in_rows
         and plan.extent % layout.unrolled == 0
     )
-    return attrs.evolve(layout, takes_neighbours=takes_neighbours)
+    if not takes_neighbours:
+        return layout
+    each = layout.unrolled
+    groups = 1 if plan.full_results else _GROUPS
+    return attrs.evolve(layout, unrolled=groups * each, neighbours=each)
 
 
 def _sharing(plan: RowPlan, threads: int, unrolled: int = 1, *, cpu: bool) -> RowLayout:
@@ -179,12 +200,16 @@ def _in_parts(plan: RowPlan, layout: RowLayout, *, cpu: bool) -> RowLayout:
         return layout
     blocks = layout.tiles(plan.rows)
     wanted, least = (16, 65536) if cpu else (_GPU_THREADS // layout.threads, 8192)
+    if layout.lanes == 1 and not cpu:
+        wanted //= 2  # as each has several loads on its way
     if layout.lanes is not None:
         least = max(least // layout.rows_at_once, 64)
     parts = min(ceil_div(wanted, blocks), plan.extent // least)
     if parts < 2:
         return layout
-    return attrs.evolve(layout, parts=parts)
+    layout = attrs.evolve(layout, parts=parts)
+    filled = ceil_div(plan.extent, layout.part_extent(plan.extent))
+    return attrs.evolve(layout, parts=filled)
 
 
 def _name(item: WorkItem, plan: RowPlan) -> str:

@@ -1,19 +1,15 @@
-"""What the kernels of a scan do to a line: places, tiles, and the steps of a tile.
-
-Source: W. D. Hillis and G. L. Steele, "Data parallel algorithms", CACM 29(12), 1986.
-"""
+"""What the kernels of a scan share: its lines, their elements' places and values."""
 
 from __future__ import annotations
 
 import attrs
 
 from accy_async.compiler import semantic
-from accy_async.compiler.form import ArrayHandle, Expression, constant, maximum, select
+from accy_async.compiler.form import ArrayHandle, Expression
 from accy_async.compiler.kernelization import operations
 from accy_async.compiler.kernelization.assembly import Assembly, ceil_div
 from accy_async.compiler.kernelization.places import Coordinate, Place
 from accy_async.compiler.semantic import Operation
-from accy_async.dtypes import DType
 
 __all__ = ["ScanCode", "ScanLines"]
 
@@ -40,13 +36,12 @@ class ScanLines:
 
 
 class ScanCode:
-    """What the kernels of a scan share: places, and the steps of a tile."""
+    """What the kernels of a scan share; and a scan by one thread a line."""
 
     def __init__(self, a: Assembly, lines: ScanLines, threads: int) -> None:
         self.a, self.lines, self.threads = a, lines, threads
         self.dtype = lines.op.accumulate
         self.kind = lines.op.kind.value
-        self._tiles: list[ArrayHandle] = []
 
     @property
     def start(self) -> Expression:
@@ -95,62 +90,3 @@ class ScanCode:
                 total.set(after)
                 exclusive = lines.op.exclusive
                 self.store(a.results[0], place, before if exclusive else after)
-
-    def together(
-        self,
-        line: Expression,
-        begin: Expression,
-        end: Expression,
-        out: ArrayHandle,
-        *,
-        carry: Expression,
-    ) -> Expression:
-        """A block scans a stretch of a line onto ``carry``; the total after it."""
-        a, threads = self.a, self.threads
-        total = a.k.variable(a.fresh("total"), carry)
-        with a.k.count(a.fresh("base"), begin, end, threads) as base:
-            left = a.k.let(None, a.left(end, base))
-            source = self._tile(0)
-            with a.k.region():
-                source[a.k.thread] = self.start
-            with a.k.region(limit=left), a.places.scope():
-                place = self.place(line, base + a.thread)
-                source[a.k.thread] = self.element(place)
-            scanned = self.steps(source)
-            with a.k.region(limit=left), a.places.scope():
-                place = self.place(line, base + a.thread)
-                self.store(out, place, self._shown(scanned, total.value))
-            last = scanned[constant(DType.U32, threads - 1)]
-            total.set(self.combine(total.value, last))
-        return total.value
-
-    def _shown(self, scanned: ArrayHandle, before: Expression) -> Expression:
-        """A thread's result: with its own element, or with those before it only."""
-        a = self.a
-        if not self.lines.op.exclusive:
-            return self.combine(before, scanned[a.k.thread])
-        nearest = maximum(a.k.thread, 1) - 1
-        others = self.combine(before, scanned[nearest])
-        return select(a.k.thread.equals(0), before, others)
-
-    def steps(self, source: ArrayHandle) -> ArrayHandle:
-        """Hillis and Steele's steps over a tile; the array that holds the result."""
-        a = self.a
-        target = self._tile(1)
-        distance = 1
-        while distance < self.threads:
-            with a.k.region():
-                nearest = maximum(a.k.thread, distance) - distance
-                own = source[a.k.thread]
-                both = self.combine(source[nearest], own)
-                target[a.k.thread] = select(a.k.thread >= distance, both, own)
-            source, target = target, source
-            distance *= 2
-        return source
-
-    def _tile(self, index: int) -> ArrayHandle:
-        while len(self._tiles) <= index:
-            self._tiles.append(
-                self.a.k.shared(f"tile{len(self._tiles)}", self.dtype, self.threads)
-            )
-        return self._tiles[index]

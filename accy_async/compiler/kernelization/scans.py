@@ -3,22 +3,23 @@
 A *line* is all elements along the scanned axis at one place of the others.
 
 * *Alone*: a thread goes along a line by itself, as numpy does.
-* *Together*: a block's threads scan a line, a tile of as many elements as threads at a
-  time: Hillis and Steele's steps in shared memory, then what came before is added. Long
-  lines that are few are cut into *segments*: a first kernel scans each by itself and
-  leaves its total, a second scans the totals of each line, a third adds to each segment
-  what came before it.
+* *Together*: a block's threads scan a line, a tile at a time; `scantiles` has how.
+  Long lines that are few are cut into *segments*: a first kernel leaves each one's
+  total, a second scans each onto the totals of those before it. So what is long is read
+  twice and written once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import attrs
+
+from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.resources import LaunchResourceClass
 from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
 from accy_async.compiler import semantic
-from accy_async.compiler.form import (
-    constant,
-    minimum,
-)
+from accy_async.compiler.form import Expression, constant, minimum
 from accy_async.compiler.kernelization.assembly import (
     Assembly,
     ceil_div,
@@ -26,8 +27,10 @@ from accy_async.compiler.kernelization.assembly import (
     is_cpu,
 )
 from accy_async.compiler.kernelization.elements import is_elementwise
+from accy_async.compiler.kernelization.places import Coordinate
 from accy_async.compiler.kernelization.profile import TargetProfile
 from accy_async.compiler.kernelization.scancode import ScanCode, ScanLines
+from accy_async.compiler.kernelization.scantiles import ScanTiles
 from accy_async.compiler.kernelization.schedules import (
     GeneratedScanSchedule,
     scan_schedule_candidates,
@@ -36,10 +39,9 @@ from accy_async.compiler.kernelization.work import (
     BufferOrigin,
     KernelizedWork,
     KernelStep,
-    StepBuffer,
     WorkItem,
 )
-from accy_async.compiler.semantic import Function, Operation, TensorType
+from accy_async.compiler.semantic import Function, TensorType
 from accy_async.dtypes import DType
 from accy_async.errors import UnsupportedOperation
 
@@ -47,8 +49,14 @@ __all__ = ["kernelize_scan"]
 
 _BLOCKS = 128
 """Lines that keep a GPU busy without being cut."""
-_SEGMENT_TILES = 16
-"""Tiles of a segment at least."""
+_SEGMENTS = 2048
+"""Segments in all that lines are cut into, which even out what blocks take."""
+_EACH = 4
+"""Neighbours that a thread takes at a time: 16 bytes of f32."""
+_GROUPS = 4
+"""Groups of neighbours that a thread takes at a time."""
+_SHARED_BYTES = 40 * 1024
+"""Of shared memory for a tile's totals: some is left of what every device has."""
 
 
 def kernelize_scan(
@@ -56,7 +64,7 @@ def kernelize_scan(
     profile: TargetProfile,
     schedule: GeneratedScanSchedule | None = None,
 ) -> KernelizedWork:
-    """The kernel of a scan, with elementwise work before it; of few long lines three.
+    """The kernel of a scan, with elementwise work before it; of few long lines two.
 
     Raises:
         UnsupportedOperation: the function is not elementwise work that ends in a scan.
@@ -69,17 +77,20 @@ def kernelize_scan(
         ]
         if is_cpu(profile) and lines.inner < 8:
             schedule = GeneratedScanSchedule(threads=1, lines_per_block=True)
-    segments = _segments(lines, profile, schedule)
+    layout = _layout(lines, profile, schedule)
     steps: tuple[KernelStep, ...]
     scratch: tuple[TensorType, ...] = ()
-    if segments > 1:
-        totals = TensorType(lines.op.accumulate, (segments, lines.count))
-        scratch = (totals, totals)
-        if lines.op.accumulate is not lines.entry.result.dtype:
-            scratch += (lines.entry.result.type.with_dtype(lines.op.accumulate),)
-        steps = _three_steps(item, profile, lines, schedule, segments, scratch)
+    if layout.segments > 1:
+        totals = TensorType(lines.op.accumulate, (layout.segments, lines.count))
+        scratch = (totals,)
+        steps = (
+            _totals(item, profile, lines, layout, totals),
+            _segments(item, profile, lines, layout, totals),
+        )
+    elif schedule.lines_per_block:
+        steps = (_alone(item, profile, lines, layout),)
     else:
-        steps = (_one_step(item, profile, lines, schedule),)
+        steps = (_together(item, profile, lines, layout),)
     return KernelizedWork(
         work_item_id=item.work_item_id,
         compile_launch=item.kind,
@@ -110,190 +121,151 @@ def _lines(function: Function) -> ScanLines:
     return ScanLines(entry, op, outer, shape[op.axis], inner)
 
 
-def _segments(
+@attrs.frozen
+class _Layout:
+    """How lines lie on blocks and threads.
+
+    Attributes:
+        threads: of a block.
+        each: elements of a group of neighbours.
+        groups: of neighbours that a thread has in a tile.
+        segments: that a line is cut into.
+        size: of a segment, but for the last.
+    """
+
+    threads: int
+    each: int = 1
+    groups: int = 1
+    segments: int = 1
+    size: int = 0
+
+
+def _layout(
     lines: ScanLines, profile: TargetProfile, schedule: GeneratedScanSchedule
-) -> int:
-    if is_cpu(profile) or schedule.lines_per_block or not lines.count:
-        return 1
-    least = schedule.threads * _SEGMENT_TILES
-    return max(1, min(ceil_div(4 * _BLOCKS, lines.count), lines.extent // least))
+) -> _Layout:
+    threads, extent = schedule.threads, lines.extent
+    if schedule.lines_per_block or not lines.count:
+        return _Layout(threads)
+    each = _EACH if lines.inner == 1 and extent > threads else 1
+    fitting = _SHARED_BYTES // (2 * threads * lines.op.accumulate.size_bytes)
+    groups = max(1, min(_GROUPS, fitting, ceil_div(extent, threads * each)))
+    layout = _Layout(threads, each, groups)
+    tile = threads * each * groups
+    segments = min(ceil_div(_SEGMENTS, lines.count), extent // tile)
+    if is_cpu(profile) or lines.count >= _BLOCKS or segments < 2:
+        return layout
+    size = ceil_div(ceil_div(extent, segments), tile) * tile
+    return attrs.evolve(layout, segments=ceil_div(extent, size), size=size)
 
 
-def _one_step(
-    item: WorkItem,
-    profile: TargetProfile,
-    lines: ScanLines,
-    schedule: GeneratedScanSchedule,
+def _tiles(a: Assembly, lines: ScanLines, layout: _Layout) -> ScanTiles:
+    a.k.takes_neighbours = (
+        a.profile.format is ArtifactFormat.CUDA_PTX
+        and lines.inner == 1
+        and layout.each > 1
+        and lines.extent % layout.each == 0
+    )
+    code = ScanCode(a, lines, layout.threads)
+    return ScanTiles(code, layout.each, layout.groups)
+
+
+def _alone(
+    item: WorkItem, profile: TargetProfile, lines: ScanLines, layout: _Layout
 ) -> KernelStep:
-    a = _assembly(item, profile, lines, schedule.threads, "")
-    writer = ScanCode(a, lines, schedule.threads)
-    tasks = lines.count if lines.extent else 0
-    if schedule.lines_per_block:
-        tasks = ceil_div(tasks, schedule.threads)
-        if tasks:
-            writer.alone()
-    elif tasks:
-        with writer.a.tasks(tasks) as line:
-            writer.together(
-                line,
-                a.number(0),
-                a.number(lines.extent),
-                a.results[0],
-                carry=writer.start,
-            )
+    a = _assembly(item, profile, lines, layout, "scan")
+    tasks = ceil_div(lines.count if lines.extent else 0, layout.threads)
+    if tasks:
+        ScanCode(a, lines, layout.threads).alone()
     return _step(a, lines, tasks)
 
 
-def _three_steps(
-    item: WorkItem,
-    profile: TargetProfile,
-    lines: ScanLines,
-    schedule: GeneratedScanSchedule,
-    segments: int,
-    scratch: tuple[TensorType, ...],
-) -> tuple[KernelStep, ...]:
-    """Scan segments, scan their totals, add to each segment what came before.
-
-    Where sums are wider than the results they pass in scratch of their own until the
-    last step, so that each result is rounded once.
-    """
-    threads = schedule.threads
-    size = ceil_div(ceil_div(lines.extent, segments), threads) * threads
-    wide = len(scratch) > 2
-    sums = (
-        (BufferOrigin.SCRATCH, 2, scratch[2])
-        if wide
-        else (BufferOrigin.RESULT, 0, lines.entry.result.type)
-    )
-    first = _assembly(
-        item,
-        profile,
-        lines,
-        threads,
-        "_segments",
-        results=[(BufferOrigin.SCRATCH, scratch[0]), (sums[0], sums[2])],
-    )
-    first.arguments[1] = StepBuffer(origin=sums[0], index=sums[1])
-    writer = ScanCode(first, lines, threads)
-    with writer.a.tasks(segments * lines.count) as task:
-        line, segment = task % lines.count, task / lines.count
-        line, segment = first.k.let("line", line), first.k.let("segment", segment)
-        begin = first.k.let("begin", segment * size)
-        end = first.k.let("end", minimum(begin + size, lines.extent))
-        total = writer.together(line, begin, end, first.results[1], carry=writer.start)
-        with first.k.region(limit=constant(DType.U32, 1)):
-            first.results[0][task] = total
-    return (
-        _step(first, lines, segments * lines.count),
-        _totals(item, profile, lines, segments, scratch),
-        _additions(item, profile, lines, threads, segments, size, scratch),
-    )
+def _together(
+    item: WorkItem, profile: TargetProfile, lines: ScanLines, layout: _Layout
+) -> KernelStep:
+    a = _assembly(item, profile, lines, layout, "scan")
+    tiles = _tiles(a, lines, layout)
+    tasks = lines.count if lines.extent else 0
+    if tasks:
+        with a.tasks(tasks) as line:
+            tiles.scan(line, a.number(0), lines.extent, tiles.code.start)
+    return _step(a, lines, tasks)
 
 
 def _totals(
     item: WorkItem,
     profile: TargetProfile,
     lines: ScanLines,
-    segments: int,
-    scratch: tuple[TensorType, ...],
+    layout: _Layout,
+    totals: TensorType,
 ) -> KernelStep:
-    """For each segment what came before it; a thread a line, as they are few."""
-    threads = 32
-    a = Assembly(
+    """Combine each segment by itself."""
+    a = _assembly(
         item,
         profile,
+        lines,
+        layout,
         "scan_totals",
-        (threads, 1, 1),
-        element_count=segments * lines.count,
-        function=_nothing(item.function),
-        results=[(BufferOrigin.SCRATCH, scratch[1])],
-        partials=scratch[:1],
+        results=[(BufferOrigin.SCRATCH, totals)],
     )
-    a.arguments[0] = StepBuffer(origin=BufferOrigin.SCRATCH, index=1)
-    writer = ScanCode(a, lines, threads)
-    total = a.k.thread_variable("total", writer.dtype)
-    with writer.a.tasks(ceil_div(lines.count, threads)) as task:
-        first = a.k.let("first", task * threads)
-        left = a.k.let("left", a.left(a.number(lines.count), first))
-        with a.k.region(limit=left):
-            total.set(writer.start)
-        with a.loop("segment", a.number(0), a.number(segments), limit=left) as segment:
-            at = a.k.let(None, segment * lines.count + (first + a.thread))
-            own = a.partials[0][at]
-            a.results[0][at] = total.value
-            total.set(writer.combine(total.value, own))
-    return _step(a, lines, ceil_div(lines.count, threads))
+    tiles = _tiles(a, lines, layout)
+    tasks = layout.segments * lines.count
+    with a.tasks(tasks) as task:
+        line, _, begin, size = _stretch(a, lines, layout, task)
+        total = tiles.combined(line, begin, size)
+        with a.k.region(limit=constant(DType.U32, 1)):
+            a.results[0][task] = total
+    return _step(a, lines, tasks)
 
 
-def _additions(
+def _segments(
     item: WorkItem,
     profile: TargetProfile,
     lines: ScanLines,
-    threads: int,
-    segments: int,
-    size: int,
-    scratch: tuple[TensorType, ...],
+    layout: _Layout,
+    totals: TensorType,
 ) -> KernelStep:
-    wide = len(scratch) > 2
-    a = Assembly(
-        item,
-        profile,
-        "scan",
-        (threads, 1, 1),
-        element_count=lines.count * lines.extent,
-        function=_nothing(item.function),
-        results=[(BufferOrigin.RESULT, lines.entry.result.type)],
-        partials=scratch[1:],
-        updated=not wide,
-    )
-    for i in range(len(scratch) - 1):
-        a.arguments[1 + i] = StepBuffer(origin=BufferOrigin.SCRATCH, index=1 + i)
-    writer = ScanCode(a, lines, threads)
-    sums = a.partials[1] if wide else a.results[0]
-    with writer.a.tasks(segments * lines.count) as task:
-        line = a.k.let("line", task % lines.count)
-        begin = a.k.let("begin", task / lines.count * size)
-        end = a.k.let("end", minimum(begin + size, lines.extent))
-        before = a.k.let("before", a.partials[0].at(task))
-        with a.loop("base", begin, end, threads) as base:
-            own = a.k.let(None, base + a.thread)
-            with a.k.when(own < end), a.places.scope():
-                place = writer.place(line, own)
-                at = a.places.number(a.places.linear(place))
-                writer.store(a.results[0], place, writer.combine(before, sums[at]))
-    return _step(a, lines, segments * lines.count)
+    """Scan each segment onto the totals of those before it."""
+    a = _assembly(item, profile, lines, layout, "scan", partials=[totals])
+    tiles = _tiles(a, lines, layout)
+    tasks = layout.segments * lines.count
+    with a.tasks(tasks) as task:
+        line, segment, begin, size = _stretch(a, lines, layout, task)
+        before = tiles.preceding(a.partials[0], line, segment)
+        tiles.scan(line, begin, size, before)
+    return _step(a, lines, tasks)
 
 
-def _nothing(function: Function) -> Function:
-    """A function of the same results' types without parameters, for later steps."""
-    constants = [
-        Operation(
-            semantic.Constant(type, bytes(type.dtype.size_bytes)),
-            (),
-            (semantic.Value(index, type),),
-        )
-        for index, type in enumerate(function.result_types)
-    ]
-    results = tuple(entry.result for entry in constants)
-    return Function(function.name, (), tuple(constants), results)
+def _stretch(
+    a: Assembly, lines: ScanLines, layout: _Layout, task: Expression
+) -> tuple[Expression, Expression, Expression, Coordinate]:
+    """A task's line and segment, where that begins and how many elements it has."""
+    line = a.k.let("line", task % lines.count)
+    segment = a.k.let("segment", task / lines.count)
+    begin = a.k.let("begin", segment * layout.size)
+    if lines.extent % layout.size == 0:
+        return line, segment, begin, layout.size
+    end = minimum(begin + layout.size, lines.extent)
+    return line, segment, begin, a.k.let("size", end - begin)
 
 
 def _assembly(
     item: WorkItem,
     profile: TargetProfile,
     lines: ScanLines,
-    threads: int,
+    layout: _Layout,
     what: str,
     *,
     results: list[tuple[BufferOrigin, TensorType]] | None = None,
+    partials: Sequence[TensorType] = (),
 ) -> Assembly:
     return Assembly(
         item,
         profile,
-        f"scan{what}",
-        (threads, 1, 1),
+        what,
+        (layout.threads, 1, 1),
         element_count=lines.count * lines.extent,
         results=results,
+        partials=partials,
     )
 
 
