@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import Handle
 
-__all__ = ["Cleanup", "destroy_all", "leaves", "overtake", "raise_together"]
+__all__ = ["Cleanup", "destroy_all", "do_all", "leaves", "overtake", "raise_together"]
 
 
 def raise_together(
@@ -115,6 +115,25 @@ def destroy_all(
         raise_together("destroying", interrupt, refused)
     errors += refused
     return busy
+
+
+def do_all(what: str, steps: Iterable[Callable[[], object]]) -> None:
+    """Take every step, in this order, whichever of the others are refused.
+
+    Args:
+        what: the operation, for a group's message.
+        steps: what destroys something each.
+
+    Raises:
+        Exception: what `raise_together` makes of what was refused.
+    """
+    refused: list[Exception] = []
+    for step in steps:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - raised below
+            refused.append(error)
+    raise_together(what, None, refused)
 
 
 class Cleanup:

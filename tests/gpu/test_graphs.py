@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-
 import anyio
 import numpy as np
 import pytest
 
-from accy_async.compiler.kernels.catalogue import library_entries
-from accy_async.dtypes import DType
+from accy_async.artifact import ArtifactFormat
 from accy_async.session import open_session
-from tests.graphs.programs import Kernels, Program
+from tests.graphs.programs import Kernels, Program, library_kernels
 from tests.graphs.test_properties import start
 
 pytestmark = pytest.mark.gpu
 
 
-@functools.cache
 def cuda_kernels() -> Kernels:
-    entries = library_entries("cuda_ptx", dtype=DType.U32)
-    by_name = {entry.target.rpartition(".")[2]: entry for entry in entries}
-    return Kernels(by_name["add"], by_name["axpy"], by_name["fill"], by_name["copy"])
+    return library_kernels(ArtifactFormat.CUDA_PTX)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

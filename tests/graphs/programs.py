@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from accy_async.artifact.entry import KernelCallArtifact
+from accy_async.artifact.formats import ArtifactFormat
 from accy_async.compiler.kernels.catalogue import library_entries
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.graph.builder import GraphBuffer, GraphHost, LaunchGraphBuilder
@@ -23,7 +24,14 @@ from accy_async.graph.nodes import RuntimeScalar
 from accy_async.graph.plan import LaunchGraphPlan
 from tests.graph.graphs import kernel_entry
 
-__all__ = ["LENGTH", "Kernels", "Program", "cpu_kernels", "named_kernels"]
+__all__ = [
+    "LENGTH",
+    "Kernels",
+    "Program",
+    "cpu_kernels",
+    "library_kernels",
+    "named_kernels",
+]
 
 LENGTH = 5
 _BUFFERS = 6
@@ -44,10 +52,18 @@ class Kernels:
 
 
 @functools.cache
+def library_kernels(format: ArtifactFormat) -> Kernels:
+    """The real ones, in that format."""
+    by_name = {
+        entry.target.rpartition(".")[2]: entry
+        for entry in library_entries(format, dtype=DType.U32)
+    }
+    return Kernels(by_name["add"], by_name["axpy"], by_name["fill"], by_name["copy"])
+
+
 def cpu_kernels() -> Kernels:
     """The real ones, compiled for this processor."""
-    by_name = {e.target.rpartition(".")[2]: e for e in library_entries(dtype=DType.U32)}
-    return Kernels(by_name["add"], by_name["axpy"], by_name["fill"], by_name["copy"])
+    return library_kernels(ArtifactFormat.CPU_MACHINE_CODE)
 
 
 @functools.cache

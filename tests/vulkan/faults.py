@@ -43,6 +43,13 @@ class FaultyLibrary:
 
         return call
 
+    def settle(self) -> None:
+        """Nothing: destroying cannot fail."""
+
+    def made(self) -> dict[str, int]:
+        """Nothing: the device counts for itself."""
+        return {}
+
 
 def faulty_vulkan(monkeypatch: Any) -> FaultyLibrary:
     """Have the devices opened from now on call such a library."""

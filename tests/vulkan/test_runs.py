@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from typing import Any
 
@@ -19,7 +18,7 @@ from accy_async.backends.vulkan import VulkanBackend
 from accy_async.compiler.emit.text import compile_spirv
 from accy_async.compiler.form import KernelBuilder
 from accy_async.compiler.kernels import reference_scan, scan_pipeline
-from accy_async.compiler.kernels.catalogue import library_entries, library_registry
+from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import BackendUnavailable, DeviceError, InvalidValue
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions
@@ -33,7 +32,7 @@ from accy_async.tuning.measuring import (
 )
 from accy_async.tuning.race import RaceRules
 from tests.conformance.devices import VulkanDevice
-from tests.graphs.programs import Kernels, Program
+from tests.graphs.programs import Kernels, Program, library_kernels
 from tests.graphs.test_properties import start
 from tests.vulkan import harness
 from tests.vulkan.gates import hold
@@ -45,13 +44,8 @@ SPIRV = ArtifactFormat.VULKAN_SPIRV
 LENGTH = 5000
 
 
-@functools.cache
 def kernels() -> Kernels:
-    by_name = {
-        entry.target.rpartition(".")[2]: entry
-        for entry in library_entries(SPIRV, dtype=DType.U32)
-    }
-    return Kernels(by_name["add"], by_name["axpy"], by_name["fill"], by_name["copy"])
+    return library_kernels(SPIRV)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

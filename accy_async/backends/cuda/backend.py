@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.base import DEFAULT_GRACE_S
+from accy_async.backends.cleanup import do_all
 from accy_async.backends.cuda.conditions import Conditions
 from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.debugging import SynchronousDriver
@@ -72,6 +75,17 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         debug: bool = False,
     ) -> None:
         self._context = CudaContext(device)
+        with ExitStack() as undo:
+            undo.callback(self._context.release)
+            self._open(memory_limit_bytes, undo, debug=debug)
+            super().__init__(BackendKind.CUDA, grace_s=grace_s)
+            undo.pop_all()
+        self._context.on_loss = self._on_loss
+
+    def _open(
+        self, memory_limit_bytes: int | None, undo: ExitStack, *, debug: bool
+    ) -> None:
+        """Make what the first stream needs; ``undo`` gets what gives it back."""
         self._driver = self._context.driver
         self.is_debugging = debug or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
         if self.is_debugging:
@@ -79,15 +93,15 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         self._launch_kernel = self._driver.cuLaunchKernelEx
         self._success = self._driver.CUresult.CUDA_SUCCESS
         self._pool = DevicePool(self._context, memory_limit_bytes)
+        undo.callback(self._pool.close)
         self._pinned = PinnedPool(self._context)
+        undo.callback(self._pinned.close)
         self._open_words(self._pinned)
         self._unloads = LateUnloads(self._context)
         self._conditions = Conditions(self._context)
         self._accesses = weakref.WeakKeyDictionary()
         self._admitted = []
         self._is_given_back = False
-        super().__init__(BackendKind.CUDA, grace_s=grace_s)
-        self._context.on_loss = self._on_loss
 
     @property
     def capabilities(self) -> Capabilities:
@@ -142,21 +156,31 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
                 return
             self._is_given_back = True
             self._hub.close()
-            self._take_back_access()
-            self._unloads.unload()
-            self._conditions.unload()
-            for state in (self._default, *self._exchange):
-                self._close_stream(cast("CudaStream", state))
-            self._close_exchange()
-            self._pool.close()
-            self._pinned.close()
-            self._context.release()
+            streams = [
+                partial(self._close_stream, cast("CudaStream", state))
+                for state in standing
+            ]
+            do_all(
+                "giving the device back",
+                (
+                    self._take_back_access,
+                    self._unloads.unload,
+                    self._conditions.unload,
+                    *streams,
+                    self._close_exchange,
+                    self._pool.close,
+                    self._pinned.close,
+                    self._context.release,
+                ),
+            )
 
     def _unload_if_idle(self) -> None:
         """Unload what was to be unloaded, if nothing is at work on the device."""
         if not self._unloads or self._lost is not None:
             return
         with self._lock:  # no submission comes between
+            if not self._unloads:  # the device was given back meanwhile
+                return
             lines = self._timelines()
             if all(line.is_idle for line in lines) and self._is_context_idle():
                 self._unloads.unload()

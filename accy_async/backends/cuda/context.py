@@ -85,11 +85,15 @@ class CudaContext:
         with _with_all_queues():
             self.driver: Any = load_driver()
             self._retain(device)
-        self.driver_version = int(
-            self.check(self.driver.cuDriverGetVersion(), "cuDriverGetVersion")
-        )
-        self.make_current()
-        self.capabilities = self._capabilities()
+        try:
+            self.driver_version = int(
+                self.check(self.driver.cuDriverGetVersion(), "cuDriverGetVersion")
+            )
+            self.make_current()
+            self.capabilities = self._capabilities()
+        except BaseException:
+            self.driver.cuDevicePrimaryCtxRelease(self._device)
+            raise
 
     def _retain(self, device: int | str) -> None:
         count = self.check(self.driver.cuDeviceGetCount(), "cuDeviceGetCount")
@@ -152,15 +156,20 @@ class CudaContext:
         Allocating and the like is refused while any stream of the process is being
         captured in its usual mode, and ends the capture. None of ours is captured.
 
+        Where the driver refuses to change the mode, the block runs without, so that
+        nothing is left unfreed, and nothing that it made is lost: what is wrong with
+        the device its own calls say.
+
         Source: CUDA Driver API, cuThreadExchangeStreamCaptureMode.
         """
         exchange = self.driver.cuThreadExchangeStreamCaptureMode
         mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = self.check(exchange(mode), "cuThreadExchangeStreamCaptureMode")
+        code, *before = exchange(mode)
         try:
             yield
         finally:
-            self.check(exchange(before), "cuThreadExchangeStreamCaptureMode")
+            if code == 0:
+                exchange(*before)
 
     def make_current(self) -> None:
         """Make the context current on this thread, unless we did so before."""

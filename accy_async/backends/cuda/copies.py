@@ -10,6 +10,7 @@ import numpy as np
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.memory import DeviceMemory, PinnedPool
 from accy_async.backends.resources import Resource
+from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.objects import CudaStream
@@ -46,10 +47,14 @@ class CudaCopies(Backend):
         staging, block = self._pinned.take(data.byte_size)
         np.copyto(block[: data.byte_size], data.array)
         native = cast("CudaStream", stream).native
-        self._submit(
-            "cuMemcpyHtoDAsync", target, staging, data.byte_size, native, stream=stream
-        )
         size = data.byte_size
+        try:
+            self._submit(
+                "cuMemcpyHtoDAsync", target, staging, size, native, stream=stream
+            )
+        except AccyError:  # nothing of it was submitted
+            self._pinned.give_back(staging, size)
+            raise
         cast("CudaTimeline", stream.timeline).finish_with(
             position, lambda: self._pinned.give_back(staging, size)
         )
@@ -70,7 +75,13 @@ class CudaCopies(Backend):
         source = cast("DeviceMemory", buffer.payload).address + offset_bytes
         staging, block = self._pinned.take(size)
         native = cast("CudaStream", stream).native
-        self._submit("cuMemcpyDtoHAsync", staging, source, size, native, stream=stream)
+        try:
+            self._submit(
+                "cuMemcpyDtoHAsync", staging, source, size, native, stream=stream
+            )
+        except AccyError:  # nothing of it was submitted
+            self._pinned.give_back(staging, size)
+            raise
 
         def finish() -> None:
             np.copyto(out.array, block[:size])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from accy_async.backends.base import Backend
+from accy_async.backends.cleanup import do_all
 from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.memory import BorrowedMemory, DeviceMemory
 from accy_async.errors import ExchangeRefused, UnsupportedOperation
@@ -175,6 +177,11 @@ class CudaExchange(Backend):
         if self._meeting is not None:
             events.append(self._meeting.native)  # type: ignore[attr-defined]
         self._meeting_event = self._meeting = None
-        for event in events:
-            if event is not None:
-                self._call(driver.cuEventDestroy(event), "cuEventDestroy")
+
+        def destroy(event: object) -> None:
+            self._call(driver.cuEventDestroy(event), "cuEventDestroy")
+
+        do_all(
+            "destroying events",
+            [partial(destroy, event) for event in events if event is not None],
+        )

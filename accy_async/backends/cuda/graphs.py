@@ -9,13 +9,14 @@ that records an event, is known to be done.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from accy_async.backends.base import Backend
+from accy_async.backends.cleanup import do_all
 from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging
 from accy_async.backends.cuda.graphparameters import NodeUpdates
 from accy_async.backends.devicegraph import GraphRecord, walk
@@ -166,12 +167,18 @@ class CudaGraphs(Backend):
         for staging in graph.staging.values():
             self._pinned.give_back(staging.address, staging.byte_size)
         graph.staging = {}
+        steps: list[Callable[[], object]] = []
         if counters is not None:
-            self._pool.free(counters)
+            steps.append(partial(self._pool.free, counters))
         if executable is not None:
-            check(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy")
+            steps.append(
+                lambda: check(
+                    driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy"
+                )
+            )
         if native is not None:
-            check(driver.cuGraphDestroy(native), "cuGraphDestroy")
+            steps.append(lambda: check(driver.cuGraphDestroy(native), "cuGraphDestroy"))
+        do_all("destroying a device graph", steps)
 
 
 def _store(stores: Sequence[tuple[Staging, bool]], pending: set[Staging]) -> None:

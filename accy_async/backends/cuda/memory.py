@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accy_async.backends.cleanup import do_all
 from accy_async.backends.cuda.driver import OUT_OF_MEMORY
 from accy_async.errors import OutOfMemory
 
@@ -72,11 +74,15 @@ class DevicePool:
             driver.cuMemPoolCreate(properties), "cuMemPoolCreate"
         )
         attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-        answer = driver.cuMemPoolSetAttribute(
-            self._pool, attribute, driver.cuuint64_t(_RELEASE_THRESHOLD)
-        )
-        context.check(answer, "cuMemPoolSetAttribute")
-        self._stream = context.check(driver.cuStreamCreate(1), "cuStreamCreate")
+        try:
+            answer = driver.cuMemPoolSetAttribute(
+                self._pool, attribute, driver.cuuint64_t(_RELEASE_THRESHOLD)
+            )
+            context.check(answer, "cuMemPoolSetAttribute")
+            self._stream = context.check(driver.cuStreamCreate(1), "cuStreamCreate")
+        except BaseException:
+            driver.cuMemPoolDestroy(self._pool)
+            raise
 
     def allocate(self, byte_size: int, alignment: int) -> DeviceMemory:
         """Memory of that size and alignment, which any stream may use.
@@ -167,11 +173,20 @@ class DevicePool:
     def close(self) -> None:
         """Destroy the pool; none of its memory may be in use."""
         driver, check = self._context.driver, self._context.check
-        with self._context.relaxed():
-            waited = driver.cuStreamSynchronize(self._stream)
-        check(waited, "cuStreamSynchronize")
-        check(driver.cuMemPoolDestroy(self._pool), "cuMemPoolDestroy")
-        check(driver.cuStreamDestroy(self._stream), "cuStreamDestroy")
+
+        def wait() -> None:
+            with self._context.relaxed():
+                answer = driver.cuStreamSynchronize(self._stream)
+            check(answer, "cuStreamSynchronize")
+
+        do_all(
+            "destroying the pool of device memory",
+            (
+                wait,
+                lambda: check(driver.cuMemPoolDestroy(self._pool), "cuMemPoolDestroy"),
+                lambda: check(driver.cuStreamDestroy(self._stream), "cuStreamDestroy"),
+            ),
+        )
 
 
 class PinnedPool:
@@ -210,10 +225,13 @@ class PinnedPool:
         with self._lock:
             blocks, self._all = self._all, []
             self._idle.clear()
-        for address in blocks:
+
+        def free(address: int) -> None:
             with self._context.relaxed():
                 answer = driver.cuMemFreeHost(address)
             self._context.check(answer, "cuMemFreeHost")
+
+        do_all("freeing pinned memory", [partial(free, one) for one in blocks])
 
     def _allocate(self, size: int) -> int:
         driver = self._context.driver

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from accy_async.artifact.formats import ArtifactFormat
+from accy_async.backends.cleanup import do_all
 from accy_async.errors import AccyError, InvalidArtifact
 
 if TYPE_CHECKING:
@@ -80,12 +82,14 @@ class LateUnloads:
 
     def unload(self) -> None:
         """Unload them all; nothing may be at work on the device."""
-        driver = self._context.driver
         self._context.make_current()
-        while self._modules:
-            with self._context.relaxed():
-                answer = driver.cuModuleUnload(self._modules.pop())
-            self._context.check(answer, "cuModuleUnload")
+        modules, self._modules = self._modules, []
+        do_all("unloading modules", [partial(self._unload, one) for one in modules])
+
+    def _unload(self, module: Any) -> None:  # noqa: ANN401
+        with self._context.relaxed():
+            answer = self._context.driver.cuModuleUnload(module)
+        self._context.check(answer, "cuModuleUnload")
 
 
 def load_kernel(context: CudaContext, artifact: KernelArtifact) -> CudaKernel:

@@ -73,11 +73,11 @@ class CudaWaiting(Backend):
         line = stream.flags
         line.detach()
         self._natives.pop(line, None)
+        stream.keeper = None
+        self._free_slots.append(line.slot)
         if not stream.is_borrowed:
             answer = self._driver.cuStreamDestroy(stream.native)
             self._context.check(answer, "cuStreamDestroy")
-        stream.keeper = None
-        self._free_slots.append(line.slot)
 
     async def wait_stream(self, stream: StreamHandle) -> None:
         """As the contract says; see `Waits.wait_stream`.
@@ -177,7 +177,7 @@ class CudaWaiting(Backend):
             self._unload_if_idle()
             if self._is_closed:
                 self._give_back()
-        except AccyError:
+        except (AccyError, ExceptionGroup):
             return  # nobody asked; a device that is lost tells everybody who does
 
     def _after_loan(self) -> None:

@@ -1,4 +1,4 @@
-"""The pipeline seed's tests again, on a device that runs what is launched.
+"""The pipeline seed's tests again, on devices that run what is launched.
 
 The chain is the library's scan of 5000 elements in three kernels, whose results are
 exact; the seed's figures of a recording device are in tests/seeds.
@@ -16,7 +16,6 @@ import pytest
 
 from accy_async.artifact import ArtifactFormat, ScalarArgument
 from accy_async.backends import BufferBinding, LoadedArtifact
-from accy_async.backends.vulkan import VulkanBackend
 from accy_async.compiler.kernels import reference_scan, scan_pipeline
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.errors import (
@@ -35,12 +34,10 @@ from accy_async.pipeline import (
     launch_pipeline,
     load_pipeline_artifacts,
 )
-from tests.vulkan import harness
-from tests.vulkan.harness import join_threads
+from tests.hardware.kinds import Hardware
 
-pytestmark = [pytest.mark.vulkan, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
-SPIRV = ArtifactFormat.VULKAN_SPIRV
 LENGTH = 5000
 ARGS = (ScalarArgument.u32(LENGTH),)
 PIPELINE = scan_pipeline()
@@ -54,17 +51,20 @@ def anyio_backend() -> str:
 
 
 @functools.cache
-def registry() -> KernelCallRegistry:
-    return library_registry(SPIRV, targets=[stage.target for stage in PIPELINE.stages])
+def registry(format: ArtifactFormat) -> KernelCallRegistry:
+    return library_registry(format, targets=[stage.target for stage in PIPELINE.stages])
 
 
 class World:
     """A device, and a launch of the chain there."""
 
-    def __init__(self, memory_limit_bytes: int | None = None) -> None:
-        self.backend = VulkanBackend(
-            validation=harness.has_validation(), memory_limit_bytes=memory_limit_bytes
-        )
+    def __init__(
+        self, hardware: Hardware, memory_limit_bytes: int | None = None
+    ) -> None:
+        self.hardware = hardware
+        self.format = hardware.format
+        self.registry = registry(hardware.format)
+        self.backend = hardware.open(memory_limit_bytes)
         self.operand, self.result = (
             BufferBinding(
                 handle=self.backend.allocate_buffer(4 * LENGTH), access="read_write"
@@ -75,8 +75,8 @@ class World:
         self.backend.fill_buffer(self.result.handle, b"\0")
         self.launch = PipelineLaunch(
             pipeline=PIPELINE,
-            registry=registry(),
-            format=SPIRV,
+            registry=self.registry,
+            format=self.format,
             operands=(self.operand,),
             results=(self.result,),
             runtime_scalar_arguments=ARGS,
@@ -110,15 +110,12 @@ class World:
         assert self.backend.live_objects() == self.before
         self.backend.destroy(self.operand.handle)
         self.backend.destroy(self.result.handle)
-        self.backend.close()
-        join_threads()
-        assert self.backend.validation_messages == ()
-        assert self.backend._device.made() == {}
+        self.hardware.close(self.backend)
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world(hardware: Hardware) -> Iterator[World]:
+    world = World(hardware)
     yield world
     world.close()
 
@@ -154,17 +151,19 @@ async def test_rejects_what_does_not_fit_before_any_launch(world: World) -> None
             await world.run(**changes)
     with pytest.raises(LaunchArgumentMismatch):
         await allocate_pipeline_intermediates(world.backend, bounded, ARGS)
-    lacking = KernelCallRegistry(list(registry().entries)[:1])
+    lacking = KernelCallRegistry(list(world.registry.entries)[:1])
     with pytest.raises(InvalidArtifact):
         await world.run(registry=lacking)
     await world.check_untouched()
 
 
-async def test_releases_intermediates_after_partial_allocation_failure() -> None:
+async def test_releases_intermediates_after_partial_allocation_failure(
+    hardware: Hardware,
+) -> None:
     """There is room for the first one, and for no more."""
     sizes = [intermediate_byte_size(one, ARGS) for one in PIPELINE.intermediates]
     assert len(sizes) > 1
-    world = World(memory_limit_bytes=2 * 4 * LENGTH + sizes[0])
+    world = World(hardware, memory_limit_bytes=2 * 4 * LENGTH + sizes[0])
     with pytest.raises(OutOfMemory):
         await world.run()
     await world.check_untouched()
@@ -172,17 +171,17 @@ async def test_releases_intermediates_after_partial_allocation_failure() -> None
 
 
 async def test_releases_artifacts_after_staged_load_failure(world: World) -> None:
-    """The second kernel is no SPIR-V; of a launch and of a pool alike."""
-    entries = list(registry().entries)
+    """The second kernel is none at all; of a launch and of a pool alike."""
+    entries = list(world.registry.entries)
     second = next(
         n for n, one in enumerate(entries) if one.target == PIPELINE.stages[1].target
     )
-    entries[second] = attrs.evolve(entries[second], payload=b"\3\2\x23\7" * 9)
+    entries[second] = attrs.evolve(entries[second], payload=world.hardware.no_kernel)
     broken = KernelCallRegistry(entries)
-    with pytest.raises(InvalidArtifact, match="SPIR-V"):
+    with pytest.raises(InvalidArtifact, match=world.hardware.refusal):
         await world.run(registry=broken)
-    with pytest.raises(InvalidArtifact, match="SPIR-V"):
-        await load_pipeline_artifacts(world.backend, PIPELINE, broken, SPIRV)
+    with pytest.raises(InvalidArtifact, match=world.hardware.refusal):
+        await load_pipeline_artifacts(world.backend, PIPELINE, broken, world.format)
     await world.backend.wait_default_stream()
 
 
@@ -192,11 +191,13 @@ async def test_launches_from_a_pool_and_provided_intermediates(
     """However many there are, nothing is loaded or allocated for them."""
     backend = world.backend
     async with (
-        await load_pipeline_artifacts(backend, PIPELINE, registry(), SPIRV) as pool,
+        await load_pipeline_artifacts(
+            backend, PIPELINE, world.registry, world.format
+        ) as pool,
         await allocate_pipeline_intermediates(backend, PIPELINE, ARGS) as provided,
     ):
         for pool_entry, stage in zip(pool.entries, PIPELINE.stages, strict=True):
-            found = registry().get(stage.target, stage.version, SPIRV)
+            found = world.registry.get(stage.target, stage.version, world.format)
             artifact = pool_entry.artifact
             assert artifact.scalar_argument_count == found.runtime_scalar_argument_count
         calls: list[str] = []
@@ -231,12 +232,12 @@ async def test_rejects_mismatched_artifact_pools(
     world: World, other: KernelCallPipeline
 ) -> None:
     async with await load_pipeline_artifacts(
-        world.backend, PIPELINE, registry(), SPIRV
+        world.backend, PIPELINE, world.registry, world.format
     ) as pool:
         with pytest.raises(LaunchArgumentMismatch):
             await world.run(pipeline=other, artifacts=pool)
         metal = ArtifactFormat.METAL_MSL
-        changed = [attrs.evolve(one, format=metal) for one in registry().entries]
+        changed = [attrs.evolve(one, format=metal) for one in world.registry.entries]
         with pytest.raises(LaunchArgumentMismatch):
             await world.run(
                 registry=KernelCallRegistry(changed), format=metal, artifacts=pool
@@ -245,7 +246,9 @@ async def test_rejects_mismatched_artifact_pools(
 
 
 async def test_pool_destroys_what_it_loaded(world: World) -> None:
-    pool = await load_pipeline_artifacts(world.backend, PIPELINE, registry(), SPIRV)
+    pool = await load_pipeline_artifacts(
+        world.backend, PIPELINE, world.registry, world.format
+    )
     loaded: list[LoadedArtifact] = [entry.loaded for entry in pool.entries]
     await pool.aclose()
     assert not any(world.backend.is_alive(one) for one in loaded)

@@ -1,7 +1,7 @@
-"""The fragment seed's tests again, on a device that runs what is launched.
+"""The fragment seed's tests again, on devices that run what is launched.
 
-Kernels give what numpy does, launches have the seed's geometry and buffers, and the
-validation layer says nothing.
+Kernels give what numpy does, launches have the seed's geometry and buffers, and nothing
+is left on the device.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import attrs
 import numpy as np
 import pytest
 
-from accy_async.artifact import ArtifactFormat, KernelSource, ScalarArgument
+from accy_async.artifact import KernelSource, ScalarArgument
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.artifact.planned import CompileLaunch
-from accy_async.backends import BufferBinding
+from accy_async.backends import Backend, BufferBinding
 from accy_async.backends.guards import Guard
 from accy_async.backends.hooks import StreamState
 from accy_async.backends.launch import LaunchRequest, PreparedLaunch
-from accy_async.backends.vulkan import VulkanBackend
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.errors import (
     AccyError,
@@ -30,14 +29,12 @@ from accy_async.errors import (
 from accy_async.fragment import LoadedFragment, load_fragment
 from accy_async.session import open_session
 from accy_async.tuning.launches.candidates import LaunchCandidateBenchmarkOptions
+from tests.hardware.kinds import Hardware
 from tests.seeds import test_fragment_executor as seed
 from tests.seeds.test_fragment_executor import LHS, ONES, RHS, TWOS
-from tests.vulkan import harness
-from tests.vulkan.harness import join_threads
 
-pytestmark = [pytest.mark.vulkan, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 
-SPIRV = ArtifactFormat.VULKAN_SPIRV
 u32, f32 = ScalarArgument.u32, ScalarArgument.f32
 
 
@@ -47,34 +44,30 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Watching(VulkanBackend):
-    """Notes what is launched, and launches it."""
+@pytest.fixture
+def backend(hardware: Hardware) -> Iterator[Backend]:
+    backend = hardware.open()
+    yield backend
+    hardware.close(backend)
 
-    def __init__(self) -> None:
-        self.launches: list[LaunchRequest] = []
-        super().__init__(validation=harness.has_validation())
 
-    def _launch(
-        self,
+@pytest.fixture
+def launches(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
+    """What is launched on it."""
+    found: list[LaunchRequest] = []
+    launch = backend._launch
+
+    def noted(
         stream: StreamState,
         position: int,
         prepared: PreparedLaunch,
         guard: Guard | None,
     ) -> None:
-        self.launches.append(prepared.request)
-        super()._launch(stream, position, prepared, guard)
+        found.append(prepared.request)
+        launch(stream, position, prepared, guard)
 
-
-@pytest.fixture
-def backend() -> Iterator[Watching]:
-    backend = Watching()
-    before = backend.live_objects()
-    yield backend
-    assert backend.live_objects() == before
-    backend.close()
-    join_threads()
-    assert backend.validation_messages == ()
-    assert backend._device.made() == {}
+    monkeypatch.setattr(backend, "_launch", noted)
+    return found
 
 
 async def launched(
@@ -89,14 +82,16 @@ async def launched(
         return counts[0].handle.id if counts else None
 
 
-async def test_dot_general_without_element_count_bindings(backend: Watching) -> None:
+async def test_dot_general_without_element_count_bindings(
+    backend: Backend, launches: list[LaunchRequest]
+) -> None:
     """In blocks of 8 x 8, of three buffers and no scalar."""
     fragment = await seed.loaded(backend, seed.product_module("product"))
     lhs, rhs = np.random.default_rng(1).integers(-9, 9, (2, 16, 16)).astype(np.float32)
     out = np.empty((16, 16), np.float32)
     assert await launched(fragment, [lhs, rhs], out) is None
     np.testing.assert_array_equal(out, lhs @ rhs)
-    (launch,) = backend.launches
+    (launch,) = launches
     assert len(launch.buffers) == 3
     assert launch.scalars == ()
     assert launch.geometry.grid == (2, 2, 1)
@@ -104,11 +99,13 @@ async def test_dot_general_without_element_count_bindings(backend: Watching) -> 
     await fragment.aclose()
 
 
-async def test_dot_general_of_other_extents(backend: Watching) -> None:
+async def test_dot_general_of_other_extents(
+    hardware: Hardware, backend: Backend
+) -> None:
     module = seed.product_module("product", "f32[2,3]", "f32[3,2]")
     fragment = await seed.loaded(backend, module)
     summary = fragment.kernel_summary(0)
-    assert summary.artifact_format is SPIRV
+    assert summary.artifact_format is hardware.format
     assert summary.compile_launch is CompileLaunch.DOT_GENERAL
     lhs = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
     rhs = np.arange(7, 13, dtype=np.float32).reshape(3, 2)
@@ -116,13 +113,15 @@ async def test_dot_general_of_other_extents(backend: Watching) -> None:
     await fragment.aclose()
 
 
-async def test_reduction_with_device_count_binding(backend: Watching) -> None:
+async def test_reduction_with_device_count_binding(
+    backend: Backend, launches: list[LaunchRequest]
+) -> None:
     fragment = await seed.loaded(backend, seed.reduction_module("reduction"))
     values = np.arange(256, dtype=np.float32)
     out = np.empty((), np.float32)
     count = await launched(fragment, [values], out)
     assert out == values.sum()
-    (launch,) = backend.launches
+    (launch,) = launches
     assert launch.scalars == ()
     assert launch.geometry.grid == (1, 1, 1)
     assert launch.geometry.threadgroup == (64, 1, 1)
@@ -132,12 +131,14 @@ async def test_reduction_with_device_count_binding(backend: Watching) -> None:
     await fragment.aclose()
 
 
-async def test_device_count_kernels_with_count_buffer(backend: Watching) -> None:
+async def test_device_count_kernels_with_count_buffer(
+    backend: Backend, launches: list[LaunchRequest]
+) -> None:
     fragment = await seed.loaded(backend, seed.add_module("add"))
     out = np.empty(8, np.float32)
     count = await launched(fragment, [LHS, RHS], out)
     np.testing.assert_array_equal(out, LHS + RHS)
-    (launch,) = backend.launches
+    (launch,) = launches
     assert len(launch.buffers) == 4
     assert launch.scalars == ()
     assert launch.geometry.threadgroup[0] == 8
@@ -146,23 +147,27 @@ async def test_device_count_kernels_with_count_buffer(backend: Watching) -> None
     await fragment.aclose()
 
 
-async def test_a_missing_device_count_buffer_is_refused(backend: Watching) -> None:
+async def test_a_missing_device_count_buffer_is_refused(
+    backend: Backend, launches: list[LaunchRequest]
+) -> None:
     fragment = await seed.loaded(backend, seed.add_module("add"))
     async with await fragment.prepare_invocation_bindings([ONES, TWOS]) as bindings:
         without_count = bindings.buffers_for_kernel(0)[:-1]
         with pytest.raises(LaunchArgumentMismatch):
             fragment.launch_kernel_with_arguments(0, without_count)
-    assert backend.launches == []
+    assert launches == []
     await fragment.aclose()
 
 
-async def test_fused_kernels_and_constants(backend: Watching) -> None:
+async def test_fused_kernels_and_constants(
+    backend: Backend, launches: list[LaunchRequest]
+) -> None:
     fragment = await seed.loaded(backend, seed.fused_module("fused"))
     out = np.empty(8, np.float32)
     await launched(fragment, [LHS, RHS, TWOS], out)
     np.testing.assert_array_equal(out, (LHS + RHS) * TWOS)
-    assert len(backend.launches) == 1
-    accesses = [str(one.access) for one in backend.launches[0].buffers]
+    assert len(launches) == 1
+    accesses = [str(one.access) for one in launches[0].buffers]
     assert accesses == ["write_only", *["read_only"] * 4]
     await fragment.aclose()
     fragment = await seed.loaded(backend, seed.constant_add_module("constant"))
@@ -172,7 +177,7 @@ async def test_fused_kernels_and_constants(backend: Watching) -> None:
     await fragment.aclose()
 
 
-async def test_i1_outputs_are_single_bytes(backend: Watching) -> None:
+async def test_i1_outputs_are_single_bytes(backend: Backend) -> None:
     builder, f = seed.begin("flags", "f32[8]", "f32[8]")
     module = seed.end(builder, f, f.compare(f.parameters[0], f.parameters[1], "gt"))
     fragment = await seed.loaded(backend, module)
@@ -186,13 +191,13 @@ async def test_i1_outputs_are_single_bytes(backend: Watching) -> None:
 
 
 async def test_a_kernel_of_the_library_with_scalars_of_the_run(
-    backend: Watching,
+    hardware: Hardware, backend: Backend
 ) -> None:
     target = "accy.kernel.axpy"
     fragment = await seed.loaded(
         backend,
         seed.call_module("axpy", target),
-        kernel_call_registry=library_registry(SPIRV, targets=[target]),
+        kernel_call_registry=library_registry(hardware.format, targets=[target]),
     )
     summary = fragment.kernel_summary(0)
     assert summary.source is KernelSource.KERNEL_CALL
@@ -210,13 +215,13 @@ async def test_a_kernel_of_the_library_with_scalars_of_the_run(
 
 
 async def test_a_kernel_launched_with_arguments_of_the_callers(
-    backend: Watching,
+    hardware: Hardware, backend: Backend
 ) -> None:
     target = "accy.kernel.add"
     fragment = await seed.loaded(
         backend,
         seed.call_module("add", target),
-        kernel_call_registry=library_registry(SPIRV, targets=[target]),
+        kernel_call_registry=library_registry(hardware.format, targets=[target]),
     )
     handles = [backend.allocate_buffer(32) for _ in range(3)]
     for handle, values in zip(handles[1:], (LHS, RHS), strict=True):
@@ -236,7 +241,7 @@ async def test_a_kernel_launched_with_arguments_of_the_callers(
     await fragment.aclose()
 
 
-async def test_outputs_are_read_into_what_has_room_for_them(backend: Watching) -> None:
+async def test_outputs_are_read_into_what_has_room_for_them(backend: Backend) -> None:
     fragment = await seed.loaded(backend, seed.add_module("add"))
     async with await fragment.prepare_invocation_bindings([ONES, TWOS]) as bindings:
         fragment.submit_invocation(bindings)
@@ -252,25 +257,25 @@ async def test_outputs_are_read_into_what_has_room_for_them(backend: Watching) -
 
 
 async def test_a_kernel_that_does_not_load_takes_the_others_with_it(
-    backend: Watching, monkeypatch: pytest.MonkeyPatch
+    hardware: Hardware, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = await seed.compiled(backend, seed.two_kernel_module("two"))
-    load, loads = VulkanBackend._load, 0
+    load, loads = backend._load, 0
 
-    def loads_one(self: VulkanBackend, artifact: KernelArtifact) -> object:
+    def loads_one(artifact: KernelArtifact) -> object:
         nonlocal loads
         loads += 1
         if loads > 1:
-            artifact = attrs.evolve(artifact, payload=b"\3\2\x23\7")
-        return load(self, artifact)
+            artifact = attrs.evolve(artifact, payload=hardware.no_kernel)
+        return load(artifact)
 
-    monkeypatch.setattr(VulkanBackend, "_load", loads_one)
-    with pytest.raises(AccyError, match="SPIR-V"):
+    monkeypatch.setattr(backend, "_load", loads_one)
+    with pytest.raises(AccyError, match=hardware.refusal):
         await load_fragment(backend, two)
     assert loads == 2
 
 
-async def test_a_call_in_a_session_again_and_again(backend: Watching) -> None:
+async def test_a_call_in_a_session_again_and_again(backend: Backend) -> None:
     """From the second on by its recorded commands, on numpy's arrays and our own."""
     async with (
         open_session(backend) as session,
@@ -283,7 +288,7 @@ async def test_a_call_in_a_session_again_and_again(backend: Watching) -> None:
         np.testing.assert_array_equal(once, LHS * RHS + LHS)
 
 
-async def test_candidates_are_measured_by_the_devices_clock(backend: Watching) -> None:
+async def test_candidates_are_measured_by_the_devices_clock(backend: Backend) -> None:
     fragment = await seed.loaded(backend, seed.add_module("add"))
     options = LaunchCandidateBenchmarkOptions(warmup=0, samples=2)
     async with await fragment.prepare_invocation_bindings([LHS, RHS]) as bindings:

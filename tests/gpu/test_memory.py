@@ -1,0 +1,82 @@
+"""What is taken from a GPU is given back to it: as much is free as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from accy_async.backends.cuda import CudaBackend
+from accy_async.backends.cuda.driver import check, load_driver
+from accy_async.dtypes import DType
+from accy_async.session import open_session
+from tests.gpu import native
+from tests.hardware.kinds import CUDA
+from tests.hardware.scenes import SCENES
+from tests.threads import join_threads
+
+pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
+
+ROUNDS = 4
+COUNT = 1 << 24
+"""Of u32: 64 MiB an array."""
+
+
+def free_bytes() -> int:
+    """What the driver says is free on the device, once it stands still."""
+    driver: Any = load_driver()
+    check(driver, driver.cuCtxSynchronize(), "cuCtxSynchronize")
+    free, _ = check(driver, driver.cuMemGetInfo(), "cuMemGetInfo")
+    return int(free)
+
+
+async def work(backend: CudaBackend) -> None:
+    """Something of everything, and then large arrays, left in one of three ways."""
+    for scene in SCENES:
+        await scene(CUDA, backend)
+    values = np.arange(COUNT, dtype=np.uint32)
+    async with open_session(backend) as session:
+        array = await session.upload(values)
+        np.testing.assert_array_equal(await session.download(array), values)
+    with pytest.raises(LookupError):
+        async with open_session(backend) as session:
+            raise LookupError(session.allocate(COUNT, DType.U32))
+    with anyio.CancelScope() as scope:
+        async with open_session(backend) as session:
+            kept = session.allocate(COUNT, DType.U32)
+            scope.cancel()
+            await session.download(kept)
+    assert scope.cancelled_caught
+
+
+async def test_free_memory_is_back_to_its_start_after_each_backend() -> None:
+    """Of the first rounds the driver keeps some for itself, of later ones nothing."""
+    native.host_words()
+    found = []
+    for _ in range(ROUNDS):
+        backend = CudaBackend()
+        before = free_bytes()
+        await work(backend)
+        assert before - free_bytes() >= 4 * COUNT  # the pool keeps it meanwhile
+        backend.close()
+        await anyio.to_thread.run_sync(join_threads)
+        found.append(free_bytes())
+    print(found)
+    assert found[1:] == found[1:2] * (ROUNDS - 1)
+
+
+async def test_a_backend_takes_no_more_memory_the_more_sessions_it_had() -> None:
+    native.host_words()
+    backend = CudaBackend()
+    found = []
+    for _ in range(ROUNDS):
+        await work(backend)
+        CUDA.check_quiet(backend)
+        found.append(free_bytes())
+    print(found)
+    assert found[1:] == found[1:2] * (ROUNDS - 1)
+    backend.trim()
+    assert free_bytes() - found[-1] >= 4 * COUNT
+    backend.close()
