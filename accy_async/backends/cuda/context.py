@@ -157,19 +157,27 @@ class CudaContext:
         captured in its usual mode, and ends the capture. None of ours is captured.
 
         Where the driver refuses to change the mode, the block runs without, so that
-        nothing is left unfreed, and nothing that it made is lost: what is wrong with
-        the device its own calls say.
+        nothing is left unfreed, and nothing that it made is lost.
 
         Source: CUDA Driver API, cuThreadExchangeStreamCaptureMode.
+
+        Raises:
+            DeviceLost: the context is gone, as that call found.
         """
-        exchange = self.driver.cuThreadExchangeStreamCaptureMode
         mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        code, *before = exchange(mode)
+        before = self._exchange_mode(mode)
         try:
             yield
         finally:
-            if code == 0:
-                exchange(*before)
+            if before is not None:
+                self._exchange_mode(before)
+
+    def _exchange_mode(self, mode: Any) -> Any:  # noqa: ANN401
+        """Change how this thread takes captures; the mode before, None if refused."""
+        result, *before = self.driver.cuThreadExchangeStreamCaptureMode(mode)
+        if int(result) in STICKY_CODES:
+            raise self.error(result, "cuThreadExchangeStreamCaptureMode")
+        return before[0] if before else None
 
     def make_current(self) -> None:
         """Make the context current on this thread, unless we did so before."""
