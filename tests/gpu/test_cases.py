@@ -31,10 +31,11 @@ from accy_async.errors import (
     OutOfMemory,
     UnsupportedOperation,
 )
-from accy_async.graph import LaunchGraphBuilder
+from accy_async.graph import LaunchGraphBuilder, LaunchOptions, NodeState
 from accy_async.graph.pace import TOGETHER
 from accy_async.session import open_session
 from tests.gpu import native
+from tests.gpu.harness import run_script
 
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
 
@@ -283,3 +284,71 @@ async def test_c60_carried_values_are_right_after_any_number_of_turns(
         await session.run(g.build(), {"out": out, "turns": counted})
     assert counted[0] == 900
     assert out[0] == expected
+
+
+async def test_c37_a_failure_ends_all_of_a_fan_out() -> None:
+    """Four streams idle, what had not begun never runs, one error, the next is exact.
+
+    Eight kernels of 20 ms and what follows each; a call fails beside them.
+    """
+    native.host_words()
+    is_failing = True
+
+    def call() -> None:
+        if is_failing:
+            raise LookupError("the third")
+
+    g = LaunchGraphBuilder()
+    words = [g.scratch(f"w{number}", DType.U32, 1) for number in range(8)]
+    said = g.host_call(call, name="call")
+    for number, word in enumerate(words):
+        g.fill(word, number)
+        spin = g.kernel(
+            native.entry("spin"),
+            [],
+            [ScalarArgument.u64(20_000_000)],
+            stream=f"s{number % 4}",
+        )
+        g.kernel(
+            native.entry("count"),
+            [word.read_write],
+            after=(spin, said),
+            name=f"late{number}",
+        )
+        g.copy_out(word, g.host(f"out{number}", DType.U32, 1))
+    plan = g.build()
+    found = {f"out{number}": np.zeros(1, np.uint32) for number in range(8)}
+    backend = CudaBackend()
+    async with open_session(backend) as session:
+        run = session.start(plan, found, LaunchOptions(on_error="cancel"))
+        with pytest.RaisesGroup(LookupError):
+            await run
+        late = {run[f"late{number}"].state for number in range(8)}
+        assert NodeState.FINISHED not in late
+        is_failing = False
+        await session.run(plan, found)
+        assert [int(out[0]) for out in found.values()] == list(range(1, 9))
+    assert not any(session.live_objects().values())
+    backend.close()
+
+
+def test_c52_a_process_that_only_imported_us_can_be_forked() -> None:
+    """The child opens a device, and so does the parent afterwards."""
+    script = """
+import os
+import anyio
+import accy_async
+from accy_async.session import open_session
+
+async def main():
+    async with open_session("cuda") as session:
+        array = await session.upload([1.0, 2.0])
+        return (await session.download(array)).tolist() == [1.0, 2.0]
+
+child = os.fork()
+if child == 0:
+    os._exit(0 if anyio.run(main) else 1)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), anyio.run(main))
+"""
+    assert run_script(script) == "0 True\n"

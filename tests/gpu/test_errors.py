@@ -225,3 +225,70 @@ def test_c14_the_error_is_the_launchs_that_caused_it(loop: str, debug: bool) -> 
         assert (one["node"], one["suspects"]) == (first["node"], first["suspects"])
     assert not told["is_healthy"]
     assert not any(told["left"].values()), told
+
+
+_TUNING = """
+import json
+
+import anyio
+
+from accy_async.artifact import FixedLaunch
+from accy_async.backends import LaunchRequest
+from accy_async.backends.cuda import CudaBackend
+from accy_async.dtypes import ScalarArgument
+from accy_async.tuning import MeasureOptions, RaceRules, TuningStopped
+from accy_async.tuning.measuring import Candidate, open_measurement
+from tests.gpu import native
+
+async def main():
+    backend = CudaBackend()
+
+    def candidate(name, kernel, scalar):
+        artifact = native.artifact(kernel)
+        return Candidate(name=name, request=LaunchRequest(
+            artifact=artifact, loaded=backend.load_artifact(artifact),
+            buffers=(), scalars=(ScalarArgument.u64(scalar),),
+            geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1)),
+        ))
+
+    given = [
+        candidate("good", "spin", 1000),
+        candidate("stray", "stray", 16),
+        candidate("other", "spin", 1000),
+    ]
+    options = MeasureOptions(
+        rules=RaceRules(min_rounds=4, max_rounds=5, repeats=0), least_sample_ns=1.0
+    )
+    told = {}
+    try:
+        async with open_measurement(backend, given, options) as measuring:
+            try:
+                async for _ in measuring:
+                    pass
+            finally:
+                outcome = measuring.outcome()
+    except TuningStopped as error:
+        told.update(
+            text=str(error), candidate=error.candidate, not_tried=error.not_tried
+        )
+    told["other"] = str(outcome.candidate("other").status)
+    told["is_storable"] = outcome.is_storable
+    told["is_healthy"] = backend.is_healthy
+    backend.close()
+    told["left"] = backend.live_objects()
+    print("TOLD" + json.dumps(told))
+
+anyio.run(main)
+"""
+
+
+def test_c13_a_candidate_that_takes_the_context_stops_tuning_and_is_named() -> None:
+    """The others are not blamed, and nothing is to be kept."""
+    told = json.loads(run_script(_TUNING).partition("TOLD")[2])
+    assert told["candidate"] == "stray", told
+    assert "stray" in told["text"]
+    assert told["not_tried"] == ["other"], told
+    assert told["other"] == "not_tried"
+    assert not told["is_storable"]
+    assert not told["is_healthy"]
+    assert not any(told["left"].values()), told

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pytest
 
-from accy_async.artifact import ArtifactFormat
+from accy_async.artifact import ArtifactFormat, KernelArtifact
 from accy_async.backends import Backend
 from tests.graphs.programs import Kernels, library_kernels
 from tests.threads import join_threads
@@ -78,6 +78,10 @@ class Hardware(ABC):
         self.check_closed(backend)
 
     @abstractmethod
+    def artifact(self, name: str) -> KernelArtifact:
+        """A small kernel, by the name that the kinds share: see their ``native.py``."""
+
+    @abstractmethod
     def check_quiet(self, backend: Backend) -> None:
         """Assert that a device with no live objects holds nothing for any."""
 
@@ -119,6 +123,11 @@ class Cuda(Hardware):
 
         native.host_words()  # the primary context is not made anew for each test
         return CudaBackend(memory_limit_bytes=memory_limit_bytes)
+
+    def artifact(self, name: str) -> KernelArtifact:
+        from tests.gpu import native
+
+        return native.artifact(name)
 
     def check_quiet(self, backend: Any) -> None:
         pinned = backend._pinned
@@ -185,6 +194,11 @@ class Vulkan(Hardware):
         return VulkanBackend(
             validation=harness.has_validation(), memory_limit_bytes=memory_limit_bytes
         )
+
+    def artifact(self, name: str) -> KernelArtifact:
+        from tests.vulkan import native
+
+        return native.artifact(name)
 
     def check_quiet(self, backend: Any) -> None:
         assert backend.validation_messages == ()

@@ -1,9 +1,9 @@
-"""Results are checked and operands restored: kernels that really run, on the CPU."""
+"""Results are checked and operands restored: with kernels that really run."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations
 from typing import Any
 
@@ -12,7 +12,8 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from accy_async.backends import BufferHandle
+from accy_async.artifact import KernelArtifact
+from accy_async.backends import Backend, BufferHandle
 from accy_async.backends.cpu import CpuBackend
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.tuning import (
@@ -25,6 +26,8 @@ from accy_async.tuning import (
 from accy_async.tuning.measuring import Candidate
 from accy_async.tuning.measuring.workspace import first_wrong
 from tests.cpu import native
+from tests.hardware.kinds import CUDA, VULKAN, Hardware, on
+from tests.threads import join_threads
 from tests.tuning.devices import launch_of, upload
 
 pytestmark = pytest.mark.anyio
@@ -52,13 +55,14 @@ class OpenBackend(CpuBackend):
 
 
 class Device:
-    """A CPU with the native kernels of the tests loaded."""
+    """A device, and the kernels that its tests have."""
 
-    def __init__(self, backend: OpenBackend | None = None) -> None:
-        self.backend = OpenBackend() if backend is None else backend
+    def __init__(
+        self, backend: Backend, artifact: Callable[[str], KernelArtifact]
+    ) -> None:
+        self.backend = backend
+        self._artifact = artifact
         self._loaded: dict[str, Any] = {}
-        for name in ("count", "copy", "fail", "gate"):
-            self._loaded[name] = self.backend.load_artifact(native.artifact(name))
 
     def candidate(
         self,
@@ -68,7 +72,9 @@ class Device:
         grid: int,
         scalars: tuple[ScalarArgument, ...] = (),
     ) -> Candidate:
-        artifact = native.artifact(kernel)
+        artifact = self._artifact(kernel)
+        if kernel not in self._loaded:
+            self._loaded[kernel] = self.backend.load_artifact(artifact)
         return launch_of(name, artifact, self._loaded[kernel], buffers, grid, scalars)
 
     async def read(self, buffer: BufferHandle) -> np.ndarray:
@@ -78,17 +84,31 @@ class Device:
         return out
 
 
-@pytest.fixture
-def device() -> Iterator[Device]:
-    opened = Device()
-    yield opened
-    opened.backend.close()
+CPU = pytest.param(None, id="cpu")
+KINDS = [CPU, *on(CUDA, VULKAN)]
+
+
+@pytest.fixture(params=KINDS)
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    hardware: Hardware | None = request.param
+    if hardware is None:
+        backend: Backend = CpuBackend()
+        yield Device(backend, native.artifact)
+        backend.close()
+        return
+    if reason := hardware.missing():
+        pytest.skip(reason)
+    backend = hardware.open()
+    yield Device(backend, hardware.artifact)
+    backend.close()
+    join_threads()
+    hardware.check_closed(backend)
 
 
 async def test_operands_that_are_updated_have_seen_the_kernel_exactly_once(
     device: Device,
 ) -> None:
-    """``x += 1`` for x = 0..999, with four candidates; then the tuned call itself."""
+    """C09: ``x += 1`` for x = 0..999, by four candidates; then the tuned call."""
     x = upload(device.backend, np.arange(N, dtype=np.uint32))
     given = [
         device.candidate(f"c{number}", "count", [(x, "read_write")], N)
@@ -105,6 +125,7 @@ async def test_operands_that_are_updated_have_seen_the_kernel_exactly_once(
 
 
 async def test_cancelled_half_way_they_are_as_they_were(device: Device) -> None:
+    """C09: nothing of the caller's is written but by the caller."""
     x = upload(device.backend, np.arange(N, dtype=np.uint32))
     given = [
         device.candidate(f"c{number}", "count", [(x, "read_write")], N)
@@ -145,7 +166,7 @@ async def test_an_argument_that_is_passed_twice_stays_one(device: Device) -> Non
 async def test_fast_but_wrong_candidates_do_not_win(
     device: Device, order: tuple[str, ...]
 ) -> None:
-    """P writes the first half, Q next to nothing, R all of it; R is right."""
+    """C11: P writes the first half, Q next to nothing, R all of it; R is right."""
     source = upload(device.backend, np.arange(N, dtype=np.uint32))
     target = upload(device.backend, np.arange(N, dtype=np.uint32))
     blocks = {"P": N // 2, "Q": 1, "R": N}
@@ -185,6 +206,7 @@ async def test_without_a_reference_the_baseline_is_right(device: Device) -> None
     assert outcome.candidate("half").status is CandidateStatus.MEASURED
 
 
+@pytest.mark.parametrize("device", [CPU, *on(VULKAN)], indirect=True)
 async def test_a_kernel_that_fails_on_the_device_is_rejected(device: Device) -> None:
     target = device.backend.allocate_buffer(4 * N)
     good = device.candidate("good", "fail", [(target, "write_only")], 4, _fail_at(999))
@@ -200,7 +222,8 @@ def _fail_at(block: int) -> tuple[ScalarArgument, ...]:
 
 async def test_a_kernel_that_waits_for_ever_is_given_up() -> None:
     """It waits at a gate, which the test opens once it was given up."""
-    device = Device(OpenBackend())
+    backend = OpenBackend()
+    device = Device(backend, native.artifact)
     words = upload(device.backend, np.array([0, 0], np.uint32))
     fine, hung = (
         device.candidate(
@@ -217,7 +240,7 @@ async def test_a_kernel_that_waits_for_ever_is_given_up() -> None:
     assert outcome.candidate("hung").status is CandidateStatus.TIMED_OUT
     assert not outcome.is_storable
     assert device.backend.reaper.held()
-    for memory in device.backend.memories:
+    for memory in backend.memories:
         ctypes.c_uint32.from_address(memory.address + 4).value = 1
     with anyio.fail_after(10):
         while device.backend.live_objects() != live:

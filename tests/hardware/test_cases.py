@@ -1,0 +1,65 @@
+"""Cases that each kind of device could spoil in its own way, by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from accy_async.backends import Backend
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.graph import LaunchGraphBuilder, LaunchOptions
+from accy_async.session import open_session
+from tests.hardware.kinds import Hardware
+
+pytestmark = pytest.mark.anyio
+
+N = 1 << 16
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop: these are about the device."""
+    return "asyncio"
+
+
+@pytest.fixture
+def backend(hardware: Hardware) -> Iterator[Backend]:
+    backend = hardware.open()
+    yield backend
+    hardware.close(backend)
+
+
+@pytest.mark.parametrize("lowering", ["never", "always"])
+@pytest.mark.parametrize("reader_first", [True, False])
+async def test_c21_the_declared_order_decides_over_streams(
+    hardware: Hardware, backend: Backend, *, reader_first: bool, lowering: str
+) -> None:
+    """Beside a change in place, a reader listed before it never gets the new values."""
+    kernels, count = hardware.kernels, ScalarArgument.u32(N)
+    b = LaunchGraphBuilder()
+    x, out, five = (b.scratch(name, DType.U32, N) for name in ("x", "out", "five"))
+    b.fill(x, 1)
+    b.fill(five, 0)
+
+    def change() -> None:
+        b.kernel(
+            kernels.axpy,
+            [x.read_write, x.read_write, five.read],
+            [count, ScalarArgument.u32(5)],
+            stream="1",
+        )
+
+    if not reader_first:
+        change()
+    b.kernel(kernels.copy, [out.write, x.read], [count], stream="2")
+    if reader_first:
+        change()
+    b.copy_out(out, b.host("read", DType.U32, N))
+    plan, array = b.build(), np.zeros(N, np.uint32)
+    async with open_session(backend) as session:
+        for _ in range(10):
+            run = session.start(plan, {"read": array}, LaunchOptions(lowering=lowering))
+            await run
+            assert set(array.tolist()) == ({1} if reader_first else {5})
