@@ -236,8 +236,9 @@ from accy_async.artifact import FixedLaunch
 from accy_async.backends import LaunchRequest
 from accy_async.backends.cuda import CudaBackend
 from accy_async.dtypes import ScalarArgument
-from accy_async.tuning import MeasureOptions, RaceRules, TuningStopped
-from accy_async.tuning.measuring import Candidate, open_measurement
+from accy_async.errors import TuningStopped
+from accy_async.tuning import MeasureOptions, RaceRules, open_measurement
+from accy_async.tuning.measuring import Candidate
 from tests.gpu import native
 
 async def main():
