@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -22,13 +20,6 @@ N = 1 << 16
 def anyio_backend() -> str:
     """One loop: these are about the device."""
     return "asyncio"
-
-
-@pytest.fixture
-def backend(hardware: Hardware) -> Iterator[Backend]:
-    backend = hardware.open()
-    yield backend
-    hardware.close(backend)
 
 
 @pytest.mark.parametrize("lowering", ["never", "always"])

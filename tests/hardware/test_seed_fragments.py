@@ -6,8 +6,6 @@ is left on the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import attrs
 import numpy as np
 import pytest
@@ -16,9 +14,7 @@ from accy_async.artifact import KernelSource, ScalarArgument
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.artifact.planned import CompileLaunch
 from accy_async.backends import Backend, BufferBinding
-from accy_async.backends.guards import Guard
-from accy_async.backends.hooks import StreamState
-from accy_async.backends.launch import LaunchRequest, PreparedLaunch
+from accy_async.backends.launch import LaunchRequest
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.errors import (
     AccyError,
@@ -42,32 +38,6 @@ u32, f32 = ScalarArgument.u32, ScalarArgument.f32
 def anyio_backend() -> str:
     """One loop: these are about the device."""
     return "asyncio"
-
-
-@pytest.fixture
-def backend(hardware: Hardware) -> Iterator[Backend]:
-    backend = hardware.open()
-    yield backend
-    hardware.close(backend)
-
-
-@pytest.fixture
-def launches(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
-    """What is launched on it."""
-    found: list[LaunchRequest] = []
-    launch = backend._launch
-
-    def noted(
-        stream: StreamState,
-        position: int,
-        prepared: PreparedLaunch,
-        guard: Guard | None,
-    ) -> None:
-        found.append(prepared.request)
-        launch(stream, position, prepared, guard)
-
-    monkeypatch.setattr(backend, "_launch", noted)
-    return found
 
 
 async def launched(
