@@ -80,7 +80,7 @@ def run(plan: LaunchGraphPlan, arrays: dict[str, np.ndarray], times: int = 1) ->
     """Run a plan as one device graph."""
 
     async def main() -> None:
-        async with open_session(CudaBackend()) as session:
+        async with open_session("cuda") as session:
             for _ in range(times):
                 assert (await session.run(plan, arrays, ALWAYS)).is_lowered
 
@@ -113,7 +113,7 @@ def test_a_value_ends_a_loop_that_carries(driver: PlayingDriver, turns: int) -> 
     arrays = {name: np.zeros(3, np.uint32) for name in ("last", "other")}
 
     async def main() -> None:
-        async with open_session(CudaBackend()) as session:
+        async with open_session("cuda") as session:
             given = {name: session.allocate(3, U32) for name in "xy"}
             for _ in range(3):
                 going = session.start(plan, {**arrays, **given}, ALWAYS)
@@ -182,7 +182,7 @@ def test_random_graphs_leave_what_their_models_leave(seed: int, length: int) -> 
         return
 
     async def main() -> None:
-        async with open_session(CudaBackend()) as session:
+        async with open_session("cuda") as session:
             given = {
                 slot.name: session.allocate(slot.shape, U32)
                 for slot in program.plan.slots
