@@ -61,6 +61,9 @@ class Hardware(ABC):
     absorbed: ClassVar[frozenset[str]]
     """Calls that what was asked for goes on without."""
 
+    most_faults: ClassVar[int] = 150
+    """How many calls of a scene a test has refused: where there are more, evenly."""
+
     def missing(self) -> str:
         """Why there is none here; empty where there is one."""
         return ""
@@ -116,6 +119,8 @@ class Cuda(Hardware):
     unfailing = frozenset({"cuEventQuery", "cuStreamQuery"})
     absorbed = frozenset({"cuCtxRecordEvent", "cuThreadExchangeStreamCaptureMode"})
 
+    most_faults = 50
+
     def open(self, memory_limit_bytes: int | None = None) -> Backend:
         # Only where it is used: the bindings are not installed everywhere.
         from accy_async.backends.cuda import CudaBackend
@@ -150,6 +155,7 @@ class FakeCuda(Cuda):
 
     name = "fake cuda"
     mark = None
+    most_faults = 1000
 
     def missing(self) -> str:
         return "" if find_spec("cuda") else "the CUDA bindings are not installed"

@@ -27,9 +27,6 @@ from tests.hardware.scenes import SCENES, Scene, replays
 from tests.harness.steps import Outcome, cancel_scope, perform
 from tests.threads import join_threads
 
-MOST = 150
-"""Attempts at a scene: where it has more calls, they are taken evenly."""
-
 
 @attrs.frozen
 class Driver:
@@ -103,9 +100,9 @@ class Place:
         return outcome
 
 
-def attempts(count: int) -> range:
+def attempts(hardware: Hardware, count: int) -> range:
     """Which of so many calls are refused, from 1."""
-    return range(1, count + 1, -(-count // MOST))
+    return range(1, count + 1, -(-count // hardware.most_faults))
 
 
 def on_each(*kinds: Hardware) -> pytest.MarkDecorator:
@@ -143,7 +140,7 @@ async def test_each_call_of_the_driver_failing_once(place: Place, scene: Scene) 
     assert (await place.perform(scene)).is_success
     count = driver.count() - before
     assert count > 20
-    for nth in attempts(count):
+    for nth in attempts(place.hardware, count):
         refused = driver.refuse(nth)
         outcome = await place.perform(scene)
         driver.check_told(refused, outcome.error)
@@ -171,7 +168,7 @@ async def test_each_call_in_the_life_of_a_device_failing_once(
     await live()
     before = driver.count()
     await live()
-    for nth in attempts(driver.count() - before):
+    for nth in attempts(hardware, driver.count() - before):
         refused, failed = driver.refuse(nth), None
         try:
             await live()
