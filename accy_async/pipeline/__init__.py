@@ -13,7 +13,7 @@ from accy_async.pipeline.intermediates import (
     allocate_pipeline_intermediates,
     intermediate_byte_size,
 )
-from accy_async.pipeline.launch import PipelineLaunch, launch_pipeline, submit_pipeline
+from accy_async.pipeline.launch import launch_pipeline, submit_pipeline
 from accy_async.pipeline.model import (
     BufferRef,
     CeilDiv,
@@ -32,6 +32,7 @@ from accy_async.pipeline.pool import (
     PoolEntry,
     load_pipeline_artifacts,
 )
+from accy_async.pipeline.request import PipelineLaunch
 
 __all__ = [
     "BufferRef",

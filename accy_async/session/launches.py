@@ -11,8 +11,9 @@ import anyio.lowlevel
 from accy_async.backends.cleanup import raise_together
 from accy_async.graph.options import LaunchOptions
 from accy_async.observe.protocol import phase
-from accy_async.pipeline.launch import PipelineLaunch, launch_pipeline
+from accy_async.pipeline.launch import launch_pipeline
 from accy_async.pipeline.pool import PipelineArtifactPool, load_pipeline_artifacts
+from accy_async.pipeline.request import PipelineLaunch
 
 if TYPE_CHECKING:
     from accy_async.artifact.entry import KernelCallRegistry

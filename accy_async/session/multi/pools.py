@@ -15,8 +15,8 @@ from accy_async.session.multi.perdevice import PerDevice
 if TYPE_CHECKING:
     from accy_async.artifact.entry import KernelCallRegistry
     from accy_async.artifact.formats import ArtifactFormat
-    from accy_async.pipeline.launch import PipelineLaunch
     from accy_async.pipeline.model import KernelCallPipeline
+    from accy_async.pipeline.request import PipelineLaunch
     from accy_async.session.single import Session
 
 __all__ = ["PipelinePools"]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from accy_async.graph.run import Run
     from accy_async.graph.whereabouts import Whereabouts
     from accy_async.observe.protocol import Observer
-    from accy_async.pipeline.launch import PipelineLaunch
     from accy_async.pipeline.model import KernelCallPipeline
+    from accy_async.pipeline.request import PipelineLaunch
     from accy_async.session.single import Session
 
 __all__ = ["MultiSession"]
