@@ -31,10 +31,6 @@ class Awaited(Protocol):
     is_quick: bool
 
     @property
-    def completed(self) -> int:
-        """How far the stream has come; to look is cheap."""
-
-    @property
     def paces(self) -> Paces:
         """How long waits for the device take."""
 
@@ -44,6 +40,9 @@ class Awaited(Protocol):
 
     def kind_at(self, position: int) -> Hashable:
         """What waits for such work as there is at a position have in common."""
+
+    def has_come(self, position: int) -> bool:
+        """Look whether the position is reached, which is cheap."""
 
     def spin(self, position: int, limit_ns: int) -> None:
         """Look again and again until the position is reached, no longer than that."""
@@ -66,7 +65,7 @@ async def arrive(line: Awaited, position: int, bell: Bell, before: int) -> None:
         before: how far it was known to have come.
     """
     await bell.turn()  # short work ends meanwhile; the clock is not asked for it
-    if line.completed >= position:
+    if line.has_come(position):
         line.is_quick = True
         return
     begun = monotonic_ns()
@@ -74,7 +73,7 @@ async def arrive(line: Awaited, position: int, bell: Bell, before: int) -> None:
     patience = pace.patience
     if patience:
         await poll(line, position, bell, begun + patience)
-        if line.completed >= position:
+        if line.has_come(position):
             took = monotonic_ns() - begun
             line.is_quick = took <= QUICK_NS
             pace.learn(took)
@@ -93,7 +92,7 @@ async def poll(line: Awaited, position: int, bell: Bell, until: int) -> None:
         while True:
             if bell.pollers == 1:  # nobody else of the loop is at it
                 line.spin(position, SPIN_NS)
-            if line.completed >= position or monotonic_ns() >= until:
+            if line.has_come(position) or monotonic_ns() >= until:
                 return
             await bell.turn()
     finally:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from accy_async.backends.launch import PreparedLaunch
 from accy_async.backends.vulkan import VulkanBackend
 from accy_async.backends.vulkan.barriers import Synchronization
+from accy_async.backends.vulkan.bound import Bound
 from accy_async.backends.vulkan.hub import wait_for
 from accy_async.backends.vulkan.launching import VulkanLaunch
 
@@ -65,11 +66,12 @@ class Bare:
             flags=vulkan.lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT,
         )
         vulkan.call("vkBeginCommandBuffer", commands, begin)
+        bound = Bound()
         for level in levels:
             self._barriers.hold_apart(commands)
             for prepared in level:
                 launch = cast("VulkanLaunch", prepared.payload)
-                launch.record(commands, vulkan.lib, vulkan.null)
+                launch.record(commands, vulkan.lib, bound, vulkan.null)
         vulkan.call("vkEndCommandBuffer", commands)
         value = vulkan.array("uint64_t", [0])
         numbers = vulkan.struct(

@@ -395,7 +395,7 @@ class VulkanDevice(Device):
             release()
         self.backend.close()
         join_threads(self._threads_before)
-        assert self.vulkan.validation_messages == ()
+        assert not self.vulkan.validation_messages, self.vulkan.validation_messages
 
 
 DEVICES: dict[str, Callable[[], Device]] = {

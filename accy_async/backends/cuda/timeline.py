@@ -309,6 +309,10 @@ class CudaTimeline(Timeline):
             return
         await arrive(self, position, bell, before)
 
+    def has_come(self, position: int) -> bool:
+        """Read the word."""
+        return self.completed >= position
+
     def spin(self, position: int, limit_ns: int) -> None:
         """Read the word until it has the position, no longer than that."""
         self.hub.scanner.spin(self.word_address, position, limit_ns)

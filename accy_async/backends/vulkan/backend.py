@@ -10,7 +10,6 @@ from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.backends.timeline import Timeline
 from accy_async.backends.vulkan.barriers import Synchronization
 from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
 from accy_async.backends.vulkan.device import VulkanDevice
@@ -29,10 +28,12 @@ from accy_async.backends.vulkan.operations import (
     WaitFor,
 )
 from accy_async.backends.vulkan.queue import VulkanQueue
+from accy_async.backends.vulkan.recorder import Recorder
 from accy_async.backends.vulkan.regions import Pattern
 from accy_async.backends.vulkan.results import VkResult
 from accy_async.backends.vulkan.status import StatusWords
 from accy_async.backends.vulkan.streams import VulkanStream
+from accy_async.backends.vulkan.timeline import VulkanTimeline
 from accy_async.errors import InvalidArtifact
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class VulkanBackend(VulkanGraphs):
         try:
             self.is_debugging = debug
             self._stalled = {}
+            self._opened = []
+            self._begin_finishing()
             self._gathering = 0
             self._is_given_back = False
             self._allocator = Allocator(self._device, memory_limit_bytes)
@@ -105,6 +108,7 @@ class VulkanBackend(VulkanGraphs):
             self._computing = [self._queue(family, i) for i in range(family.count)]
             copying = self._device.copying
             self._copying = None if copying is None else self._queue(copying, 0)
+            self._recorder = Recorder(self._device)
             self._queues = [*self._computing, *filter(None, [self._copying])]
             super().__init__(BackendKind.VULKAN, grace_s=grace_s)
             self._clock = TickClock(
@@ -120,7 +124,7 @@ class VulkanBackend(VulkanGraphs):
         weakref.finalize(self, _leave, self._device, self._hub, self._queues)
 
     def _queue(self, family: QueueFamily, index: int) -> VulkanQueue:
-        return VulkanQueue(self._device, family, index, self._hub.expect)
+        return VulkanQueue(self._device, family, index, self._opened)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -155,8 +159,12 @@ class VulkanBackend(VulkanGraphs):
         try:
             super().close()
         finally:
-            self._table.sweep()
-            self._give_back()
+            if self._finishing.acquire(blocking=False):
+                try:
+                    self.finish()
+                finally:
+                    self._finishing.release()
+            self._hub.ring()  # which sees to what is still at work
 
     def leave(self) -> None:
         """The hub's thread ends: it does what it was waited for with."""
@@ -175,14 +183,22 @@ class VulkanBackend(VulkanGraphs):
                 return
             if self._stalled or any(queue.flying for queue in self._queues):
                 return
-            if self._lost is not None and self._hub.is_elsewhere:
+            if self._hub.is_at_work:
                 self._hub.stop()  # on its way out it does the rest
                 return
             self._is_given_back = True
             self._hub.stop()
         self._device.destroy()
 
-    def _after_completion(self) -> None:
+    def destroy(self, handle: Handle) -> bool:
+        """As the contract says; the hub frees it where it is still in use."""
+        is_freed = super().destroy(handle)
+        if not is_freed:
+            self._hub.ring()
+        return is_freed
+
+    def after(self) -> None:
+        """Free what became idle, and the device once it is not needed any more."""
         self._table.sweep()
         if self._is_closed:
             self._give_back()
@@ -286,14 +302,17 @@ class VulkanBackend(VulkanGraphs):
         guard: Guard | None,
     ) -> None:
         launch = cast("VulkanLaunch", prepared.payload)
+        # What is submitted together is recorded together.
+        recorder = None if self._gathering else self._recorder
         self._submit(
-            stream, Launch(position, guard, launch, prepared.label, self._words)
+            stream,
+            Launch(position, guard, launch, prepared.label, self._words, recorder),
         )
 
     def _open_stream(self, priority: int, name: str) -> StreamState:
         del priority  # there is one
         queue = min(self._computing, key=lambda one: one.streams)
-        return VulkanStream(Timeline(name), queue, self._copying)
+        return VulkanStream(VulkanTimeline(name, self), queue, self._copying)
 
     def _open_event(self, *, has_timing: bool) -> EventState:
         return VulkanEvent(has_timing=has_timing, source=self._clock.source)

@@ -15,11 +15,11 @@ from accy_async.backends.devicegraph import GraphRecord
 from accy_async.backends.hooks import EventState, GraphState, StreamState
 from accy_async.backends.launch import PreparedLaunch
 from accy_async.backends.vulkan.launching import VulkanLaunch
+from accy_async.backends.vulkan.recorder import Recorder, Recording
 from accy_async.backends.vulkan.replaying import (
     RecordedSegment,
-    Recorder,
-    Recording,
     Replay,
+    record_part,
 )
 from accy_async.backends.vulkan.segments import plan_segments
 from accy_async.backends.vulkan.steps import StepMaker
@@ -198,10 +198,12 @@ class VulkanGraphs(VulkanSubmitting):
     ) -> Recording:
         """Record a part; the last one of a segment shows the host what it wrote."""
         is_last = part is segment.plan.parts[-1]
-        return graph.recorder.record(
+        return record_part(
+            graph.recorder,
             part,
             steps,
             self._synchronization,
+            self._device.vulkan,
             shows_host=is_last and segment.shows_host,
         )
 

@@ -1,9 +1,8 @@
-"""One thread for a device, which waits for everything that the device does.
+"""One thread for a device, which waits for what somebody needs to know of.
 
-It waits for the semaphores of all queues that have something to do, for whichever
-comes first, and has the backend finish what has run. Whoever submits to a queue that
-it does not wait for yet wakes it by one more semaphore, which the host signals. (A
-device with one queue has no need of that: its batches end in their order.) It waits
+It waits for the semaphores of the queues with such work, for whichever comes first,
+and has the backend finish what has run. Whoever needs to know of something that it
+does not wait for yet wakes it by one more semaphore, which the host signals. It waits
 a second at most at a time, so that a wait which runs out is no error, and a device
 that is lost becomes one.
 """
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from accy_async.backends.vulkan.results import VkResult, VulkanError
@@ -28,11 +28,14 @@ _PATIENCE_NS = 10**9
 class Finishes(Protocol):
     """The backend, as the hub knows it."""
 
-    def awaited(self) -> list[tuple[VulkanQueue, int]]:
-        """The queues at work, each with the number of its oldest batch."""
+    def awaited(self) -> dict[VulkanQueue, int]:
+        """The batches that somebody needs to know of, by their queues."""
 
     def finish(self) -> None:
         """Finish what has run."""
+
+    def after(self) -> None:
+        """Free what became idle."""
 
     def has_ended(self) -> bool:
         """True where nothing will come any more."""
@@ -60,7 +63,8 @@ class Hub:
         self._cond = threading.Condition(threading.Lock())
         self._is_stopping = False
         self._is_rung = False
-        self._watched: frozenset[VulkanQueue] | None = None
+        self._is_asleep = False
+        self._waiting: Mapping[VulkanQueue, int] | None = None
         self._rings = 0
         self._thread: threading.Thread | None = None
         vulkan = device.vulkan
@@ -72,27 +76,29 @@ class Hub:
             "Semaphore", vulkan.struct("VkSemaphoreCreateInfo", pNext=kind)
         )
 
-    def expect(self, queue: VulkanQueue) -> None:
-        """Something was submitted to a queue; under the submission lock."""
+    def ring(self) -> None:
+        """Have the thread look at everything anew; any thread, never blocks."""
         with self._cond:
-            if self._thread is None and not self._is_stopping:
-                self._thread = threading.Thread(
-                    target=self._serve, name=self._name, daemon=True
-                )
-                self._thread.start()
-            if self._watched is not None and queue in self._watched:
-                return
             self._ring()
 
+    def ring_unless_waiting(self, queue: VulkanQueue, number: int) -> None:
+        """`ring`, where it does not wait for that batch, or one before it, already."""
+        with self._cond:
+            waiting = self._waiting
+            if waiting is None or waiting.get(queue, number + 1) > number:
+                self._ring()
+
     @property
-    def is_elsewhere(self) -> bool:
-        """True where the thread runs and is not this one: it may be in a wait."""
-        thread = self._thread
-        return (
-            thread is not None
-            and thread.is_alive()
-            and thread is not threading.current_thread()
-        )
+    def is_at_work(self) -> bool:
+        """True where the thread may be calling the driver, and is not this one."""
+        with self._cond:
+            thread = self._thread
+            return (
+                thread is not None
+                and thread.is_alive()
+                and not self._is_asleep
+                and thread is not threading.current_thread()
+            )
 
     def stop(self, patience_s: float = 0.0) -> bool:
         """Have the thread end, and wait so long for it; True where it has ended."""
@@ -107,9 +113,16 @@ class Hub:
 
     def _ring(self) -> None:
         """Wake the thread, wherever it waits; the condition is held."""
+        if self._thread is None and not self._is_stopping:
+            self._thread = threading.Thread(
+                target=self._serve, name=self._name, daemon=True
+            )
+            self._thread.start()
+        if self._is_rung:
+            return
         self._is_rung = True
         self._cond.notify()
-        if self._watched is None:
+        if self._waiting is None:
             return
         self._rings += 1
         vulkan = self._device.vulkan
@@ -126,34 +139,35 @@ class Hub:
             if self._is_stopping or backend.has_ended():
                 backend.leave()
                 return
+            backend.finish()
             waits = backend.awaited()
-            if not waits:
-                del backend
-                with self._cond:
-                    self._cond.wait_for(lambda: self._is_rung)
-                    self._is_rung = False
+            if waits:
+                error = self._wait(waits)
+                if error is not None:
+                    backend.lose_to(error)
+                del backend, waits
                 continue
-            error = self._wait(waits)
-            if error is not None:
-                backend.lose_to(error)
-            else:
-                backend.finish()
-            del backend, waits
+            backend.after()  # somebody else may have finished the last of it
+            del backend
+            with self._cond:
+                self._is_asleep = True
+                self._cond.wait_for(lambda: self._is_rung)
+                self._is_asleep = self._is_rung = False
 
-    def _wait(self, waits: list[tuple[VulkanQueue, int]]) -> VulkanError | None:
+    def _wait(self, waits: Mapping[VulkanQueue, int]) -> VulkanError | None:
         """Wait for one of these to come as far, or for a ring; what went wrong."""
-        pairs = [(queue.semaphore, number) for queue, number in waits]
+        pairs = [(queue.semaphore, number) for queue, number in waits.items()]
         with self._cond:
             if self._is_rung:
-                # What was submitted since `waits` were looked up may be of others.
+                # `waits` may have been looked up before what it was rung for.
                 self._is_rung = False
                 return None
-            self._watched = frozenset(queue for queue, _ in waits)
-            if self._device.queue_count > 1:
-                pairs.append((self._bell, self._rings + 1))
+            self._waiting = waits
+            pairs.append((self._bell, self._rings + 1))
         result = wait_for(self._device, pairs, _PATIENCE_NS)
         with self._cond:
-            self._watched = None
+            self._waiting = None
+            self._is_rung = False
         if result < 0:
             return VulkanError(
                 "the device is lost" if result == VkResult.DEVICE_LOST else "no wait",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from accy_async.artifact.scalarblock import ScalarBlock
+from accy_async.backends.vulkan.bound import Bound
 from accy_async.backends.vulkan.streams import Operation
 from accy_async.errors import CapabilityMismatch, DeviceError, LaunchArgumentMismatch
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.device import VulkanDevice
     from accy_async.backends.vulkan.kernels import VulkanKernel
     from accy_async.backends.vulkan.memory import VulkanMemory
+    from accy_async.backends.vulkan.queue import VulkanQueue
+    from accy_async.backends.vulkan.recorder import Recorder, Recording
     from accy_async.backends.vulkan.status import StatusWords
     from accy_async.backends.vulkan.streams import VulkanStream
 
@@ -40,7 +43,17 @@ class VulkanLaunch:
             dynamic shared memory is asked for.
     """
 
-    __slots__ = ("_grid", "_pushed", "_set", "kernel", "reads", "writes")
+    __slots__ = (
+        "_grid",
+        "_is_known",
+        "_pushed",
+        "_recordings",
+        "_scalars",
+        "_set",
+        "kernel",
+        "reads",
+        "writes",
+    )
 
     def __init__(
         self,
@@ -58,7 +71,10 @@ class VulkanLaunch:
                 f"kernel {kernel.name!r} takes {kernel.push_bytes} bytes of scalars, "
                 f"the launch gives {len(pushed)}"
             )
+        self._scalars = pushed
         self._pushed = device.vulkan.ffi.from_buffer(pushed)
+        self._recordings: list[Recording | None] = [None, None]
+        self._is_known = False
         self._grid = request.geometry.grid
         ranges = []
         for index, (binding, memory) in enumerate(
@@ -80,32 +96,64 @@ class VulkanLaunch:
         )
         self._set = kernel.take_set(tuple(ranges))
 
-    def record(self, commands: Any, lib: Any, word: Any) -> None:  # noqa: ANN401
-        """Record it, its word's offset by a pointer."""
-        kernel, bound = self.kernel, self._set
-        lib.vkCmdBindPipeline(commands, _COMPUTE, kernel.pipeline)
-        if bound is not None:
+    def record(self, commands: Any, lib: Any, bound: Bound, word: Any) -> None:  # noqa: ANN401
+        """Record it behind what is bound, its word's offset by a pointer."""
+        kernel, descriptors = self.kernel, self._set
+        if bound.kernel is not kernel:
+            lib.vkCmdBindPipeline(commands, _COMPUTE, kernel.pipeline)
+            bound.kernel = kernel
+            bound.descriptors = bound.scalars = None
+        if descriptors is not None and descriptors is not bound.descriptors:
             lib.vkCmdBindDescriptorSets(
                 commands,
                 _COMPUTE,
                 kernel.layout,
                 0,
                 1,
-                bound.pointer,
+                descriptors.pointer,
                 int(kernel.can_fail),
                 word,
             )
-        if kernel.push_bytes:
+            if not kernel.can_fail:  # whose word is another each time
+                bound.descriptors = descriptors
+        if kernel.push_bytes and bound.scalars != self._scalars:
             lib.vkCmdPushConstants(
                 commands, kernel.layout, _STAGE, 0, kernel.push_bytes, self._pushed
             )
+            bound.scalars = self._scalars
         lib.vkCmdDispatch(commands, *self._grid)
+
+    def is_repeated(self) -> bool:
+        """Whether it was asked for before: then a recording of its own is worth it."""
+        was_known, self._is_known = self._is_known, True
+        return was_known
+
+    def recording(
+        self, recorder: Recorder, queue: VulkanQueue, *, is_held: bool
+    ) -> Recording:
+        """Its own recording, behind a barrier or not.
+
+        Raises:
+            AccyError: the driver refuses it.
+        """
+        found = self._recordings[is_held]
+        if found is None:
+
+            def write(commands: Any) -> None:  # noqa: ANN401
+                vulkan = queue.device.vulkan
+                if is_held:
+                    queue.synchronization.hold_apart(commands)
+                self.record(commands, vulkan.lib, Bound(), vulkan.null)
+
+            # It keeps us alive as long as we keep it, and no longer.
+            found = self._recordings[is_held] = recorder.record(write, None)
+        return found
 
 
 class Launch(Operation):
     """A kernel over a grid."""
 
-    __slots__ = ("_launch", "_offset", "_stream_id", "_words", "label")
+    __slots__ = ("_launch", "_offset", "_recorder", "_stream_id", "_words", "label")
     call = "launch"
     label: Label
 
@@ -116,12 +164,14 @@ class Launch(Operation):
         launch: VulkanLaunch,
         label: Label,
         words: StatusWords,
+        recorder: Recorder | None,
     ) -> None:
         self.position = position
         self.guard = guard
         self._launch = launch
         self.label = label
         self._words = words
+        self._recorder = recorder
         self._offset = 0
         self._stream_id: int | None = None
 
@@ -135,6 +185,14 @@ class Launch(Operation):
 
     def hand_over(self, stream: VulkanStream) -> None:
         queue, launch = stream.turn_to(stream.queue), self._launch
+        recorder = self._recorder
+        if recorder is not None and not launch.kernel.can_fail and launch.is_repeated():
+            is_held = queue.hold(launch.reads, launch.writes)
+            recording = launch.recording(recorder, queue, is_held=is_held)
+            queue.put(recording.native)
+            queue.batch().kept.append(launch)
+            queue.end(stream, self.position, None, self.guard)
+            return
         vulkan = queue.device.vulkan
         commands = queue.commands(launch.reads, launch.writes)
         word = vulkan.null
@@ -143,7 +201,7 @@ class Launch(Operation):
             self._stream_id = stream.id
             word = vulkan.ffi.new("uint32_t*", self._offset)
             queue.batch().writes_host = True
-        launch.record(commands, vulkan.lib, word)
+        launch.record(commands, vulkan.lib, queue.batch().bound, word)
         queue.batch().kept.append(launch)
         finisher = self._finish if launch.kernel.can_fail else None
         queue.end(stream, self.position, finisher, self.guard)

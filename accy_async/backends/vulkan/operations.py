@@ -59,7 +59,8 @@ class Upload(Operation):
         commands = queue.commands((), (target,))
         ends = (staged, 0), (target, self._offset)
         copy_region(queue.device.vulkan, commands, *ends, staged.byte_size)
-        queue.end(stream, self.position, self._finish)
+        size = staged.byte_size  # long is what keeps much of the host's memory, too
+        queue.end(stream, self.position, self._finish, copied_bytes=size)
 
     def release(self) -> None:
         self._allocator.give_back(self._staged)
@@ -99,7 +100,8 @@ class Download(Operation):
         ends = (self._source, self._offset), (staged, 0)
         copy_region(queue.device.vulkan, commands, *ends, staged.byte_size)
         queue.batch().writes_host = True
-        queue.end(stream, self.position, self._finish)
+        size = staged.byte_size
+        queue.end(stream, self.position, self._finish, copied_bytes=size)
 
     def release(self) -> None:
         self._allocator.give_back(self._staged)

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accy_async.backends.vulkan.barriers import Synchronization
+from accy_async.backends.vulkan.bound import Bound
 from accy_async.backends.vulkan.hazards import Hazards
 from accy_async.backends.vulkan.results import VkResult, VulkanError
 
@@ -46,6 +48,12 @@ class Ended(NamedTuple):
     guard: Guard | None
 
 
+_LONG_BYTES = 256 * 1024
+"""What is copied on the host from there on takes longer than a loop should stand."""
+
+_NOTHING = Bound()
+_COUNTER_CALL = "vkGetSemaphoreCounterValue"
+
 _MOST_COMMANDS = 512
 """Operations of one batch: so that the device begins before all are recorded."""
 
@@ -57,19 +65,25 @@ class Batch:
         queue: where.
         number: the queue's semaphore has it once the batch has run.
         commands: the command buffer that is being recorded; None for none.
+        bound: what that has bound.
         buffers: the command buffers before it, in order.
         own: those of all that are to be used again.
         ended: the operations in it, in order.
         kept: what has to live until then.
+        has_finishers: True where something is to be done on the host then,
+        is_long: and where that takes long.
         is_finished: True once all that has happened.
     """
 
     __slots__ = (
+        "bound",
         "buffers",
         "commands",
         "count",
         "ended",
+        "has_finishers",
         "is_finished",
+        "is_long",
         "kept",
         "number",
         "own",
@@ -82,6 +96,7 @@ class Batch:
         self.queue = queue
         self.number = number
         self.commands: Any = None
+        self.bound = _NOTHING
         self.buffers: list[Any] = []
         self.own: list[Any] = []
         self.count = 0
@@ -89,6 +104,8 @@ class Batch:
         self.kept: list[object] = []
         self.waits: dict[VulkanQueue, int] = {}
         self.writes_host = False
+        self.has_finishers = False
+        self.is_long = False
         self.is_finished = False
 
 
@@ -99,13 +116,14 @@ class VulkanQueue:
         device: the device.
         family: the queue's family.
         index: its number within the family.
-        expect: told of each submission.
+        opened: gets the queues that have an open batch.
 
     Attributes:
         synchronization: the barriers that its family takes.
         semaphore: counts the batches that have run.
         submitted: the number of the last batch that was submitted.
         flying: the batches that were submitted and are not finished, oldest first.
+        long: how many of them leave something to do on the host that takes long.
         refused: batches that the driver refused, for the backend to end.
         hazards: what its commands have to be ordered behind.
         streams: how many streams are on it.
@@ -122,14 +140,15 @@ class VulkanQueue:
         device: VulkanDevice,
         family: QueueFamily,
         index: int,
-        expect: Callable[[VulkanQueue], None],
+        opened: list[VulkanQueue],
     ) -> None:
         self.device = device
         self.index = index
         self.native = device.queue(family.index, index)
         self.synchronization = Synchronization(device.vulkan, family)
-        self._expect = expect
+        self._opened = opened
         self.submitted = 0
+        self.long = 0
         self.streams = 0
         self.dropped_barriers = 0
         self.flying: deque[Batch] = deque()
@@ -165,6 +184,7 @@ class VulkanQueue:
         batch = self._open
         if batch is None:
             batch = self._open = Batch(self, self.submitted + 1)
+            self._opened.append(self)
         return batch
 
     def newest(self) -> Batch | None:
@@ -189,6 +209,29 @@ class VulkanQueue:
             self.order(commands)
         batch.count += 1
         return commands
+
+    def hold(
+        self, reads: Iterable[VulkanMemory], writes: Iterable[VulkanMemory]
+    ) -> bool:
+        """Whether a command that uses these, and comes next, takes a barrier first."""
+        if not self.hazards.meet(reads, writes, self.batch().number):
+            return False
+        if self.dropped_barriers:
+            self.dropped_barriers -= 1
+            return False
+        return True
+
+    def put(self, buffer: Any) -> None:  # noqa: ANN401
+        """Put a command buffer into the open batch that was recorded beforehand.
+
+        Raises:
+            AccyError: the driver refuses what was recorded before it.
+        """
+        batch = self.batch()
+        if batch.commands is not None:
+            self._close_open(batch)
+        batch.buffers.append(buffer)
+        batch.count += 1
 
     def order(self, commands: Any) -> None:  # noqa: ANN401
         """Hold what was recorded apart from what comes next."""
@@ -218,11 +261,7 @@ class VulkanQueue:
             AccyError: the driver refuses what was recorded before them.
         """
         batch = self.batch()
-        try:
-            self._close(batch)
-        except BaseException:
-            self._refuse(batch)
-            raise
+        self._close_open(batch)
         before = self.hazards.serial
         self.hazards.meet(reads, writes, batch.number)
         self.hazards.ordered = before
@@ -235,6 +274,7 @@ class VulkanQueue:
         position: int,
         finisher: Finisher | None = None,
         guard: Guard | None = None,
+        copied_bytes: int = 0,
     ) -> None:
         """Say that an operation ends with the open batch.
 
@@ -243,10 +283,15 @@ class VulkanQueue:
             position: the operation's.
             finisher: what is to be done on the host then.
             guard: told of its failure in place of the stream.
+            copied_bytes: how much is to be copied on the host then.
         """
         batch = self.batch()
         batch.ended.append(Ended(stream, position, finisher, guard))
+        if finisher is not None:
+            batch.has_finishers = True
+            batch.is_long |= copied_bytes >= _LONG_BYTES
         stream.batch = batch
+        stream.handed = position
 
     def wait_for(self, other: VulkanQueue, number: int) -> None:
         """Have the open batch begin only once another queue has run that batch."""
@@ -257,28 +302,34 @@ class VulkanQueue:
         self._seen[other] = number
         self.batch().waits[other] = number
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         """Submit the open batch, if there is one.
+
+        Returns:
+            True where it leaves something to do on the host that takes long.
 
         Raises:
             AccyError: the driver refuses it. Its operations have failed then.
         """
         batch = self._open
         if batch is None:
-            return
+            return False
         try:
             self._submit(batch)
         except BaseException:
             self._refuse(batch)
             raise
         self._open = None
+        self._opened.remove(self)
         self.submitted = batch.number
         self.flying.append(batch)
-        self._expect(self)
+        self.long += batch.is_long
+        return batch.is_long
 
     def _refuse(self, batch: Batch) -> None:
         """Take the open batch for refused; the backend ends its operations."""
         self._open = None
+        self._opened.remove(self)
         # Its number comes again; what it was to wait for is asked for anew.
         self._seen.clear()
         batch.is_finished = True
@@ -300,8 +351,9 @@ class VulkanQueue:
         Raises:
             VulkanError: the device is lost.
         """
-        device, call = self.device, "vkGetSemaphoreCounterValue"
-        found = int(device.vulkan.get(call, "uint64_t", device.native, self.semaphore))
+        counter = self._new_counter()  # for other threads ask at the same moment
+        self._ask(counter)
+        found: int = counter[0]
         # What some drivers say of a device that is gone. One more may have run than is
         # known to have been submitted: asking takes no lock.
         if found > self.submitted + 1:
@@ -309,14 +361,28 @@ class VulkanQueue:
                 f"the device is lost: {found} batches are said to have run, of "
                 f"{self.submitted}",
                 code=VkResult.DEVICE_LOST,
-                call=call,
+                call=_COUNTER_CALL,
             )
         return found
+
+    def _ask(self, counter: Any) -> None:  # noqa: ANN401
+        """Ask the driver how far the semaphore is."""
+        vulkan = self.device.vulkan
+        vulkan.call(_COUNTER_CALL, self.device.native, self.semaphore, counter)
+
+    @property
+    def oldest(self) -> Batch | None:
+        """The batch that is finished next; on any thread."""
+        try:
+            return self.flying[0]
+        except IndexError:
+            return None
 
     def retire(self) -> Batch:
         """Take the oldest batch off, which has run and been finished."""
         batch = self.flying.popleft()
         batch.is_finished = True
+        self.long -= batch.is_long
         self._idle += batch.own
         batch.own = []
         return batch
@@ -325,8 +391,11 @@ class VulkanQueue:
         """Forget everything: the device is gone."""
         for batch in (*self.flying, *([self._open] if self._open else [])):
             batch.is_finished = True
-        self._open = None
+        if self._open is not None:
+            self._open = None
+            self._opened.remove(self)
         self.flying.clear()
+        self.long = 0
 
     # Within
 
@@ -345,8 +414,17 @@ class VulkanQueue:
                 "vkAllocateCommandBuffers", "VkCommandBuffer", device.native, info
             )
         self.batch().own.append(commands)
+        self.batch().bound = Bound()
         vulkan.call("vkBeginCommandBuffer", commands, self._begin)
         return commands
+
+    def _close_open(self, batch: Batch) -> None:
+        """`_close` the open batch, or refuse it."""
+        try:
+            self._close(batch)
+        except BaseException:
+            self._refuse(batch)
+            raise
 
     def _close(self, batch: Batch) -> None:
         """End the command buffer that is being recorded, if there is one."""
@@ -384,6 +462,7 @@ class VulkanQueue:
         """Make once what every submission is made with."""
         vulkan = self.device.vulkan
         self._number = vulkan.array("uint64_t", [0])
+        self._new_counter = partial(vulkan.ffi.new, vulkan.ffi.typeof("uint64_t*"))
         self._commands = vulkan.ffi.new("VkCommandBuffer[]", 8)
         self._numbers = vulkan.struct(
             "VkTimelineSemaphoreSubmitInfo",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from accy_async.backends.launch import PreparedLaunch
+from accy_async.backends.vulkan.bound import Bound
 from accy_async.backends.vulkan.launching import assertion_error
 from accy_async.backends.vulkan.steps import LaunchStep, Staging, Step
 from accy_async.backends.vulkan.streams import Operation
@@ -19,121 +18,55 @@ if TYPE_CHECKING:
     from accy_async.backends.guards import GuardOf
     from accy_async.backends.journal import Label, Work
     from accy_async.backends.vulkan.barriers import Synchronization
-    from accy_async.backends.vulkan.device import VulkanDevice
+    from accy_async.backends.vulkan.binding import Vulkan
     from accy_async.backends.vulkan.memory import VulkanMemory
     from accy_async.backends.vulkan.queue import VulkanQueue
+    from accy_async.backends.vulkan.recorder import Recorder, Recording
     from accy_async.backends.vulkan.segments import Part, Segment
     from accy_async.backends.vulkan.status import StatusWords
     from accy_async.backends.vulkan.streams import VulkanStream
     from accy_async.errors import DeviceError
 
-__all__ = ["Recorder", "Recording", "RecordedSegment", "Replay"]
+__all__ = ["RecordedSegment", "Replay", "record_part"]
 
 _LABELS_KEPT = 32
 """Launches of a segment that are named where a lost device has to be explained."""
 
 
-class Recording:
-    """A part of a segment as a command buffer, and what it uses.
-
-    Whatever is at work keeps its recordings, so that a part that was recorded again
-    meanwhile runs as it was; the command buffer is used again once nobody has it.
-    """
-
-    __slots__ = ("__weakref__", "native", "steps")
-
-    def __init__(
-        self,
-        native: Any,  # noqa: ANN401
-        steps: Sequence[Step],
-        idle: deque[Any],
-    ) -> None:
-        self.native = native
-        self.steps = steps
-        weakref.finalize(self, idle.append, native).atexit = False
-
-
-class Recorder:
-    """Records parts, into command buffers of one graph's own.
-
-    By one thread at a time, as pools of command buffers want it.
+def record_part(
+    recorder: Recorder,
+    part: Part,
+    steps: Sequence[Step | None],
+    synchronization: Synchronization,
+    vulkan: Vulkan,
+    *,
+    shows_host: bool,
+) -> Recording:
+    """Record a part of a segment.
 
     Args:
-        device: the device.
+        recorder: the graph's own.
+        part: its nodes.
+        steps: of all nodes, by their places.
+        synchronization: the barriers of the queues that it is for.
+        vulkan: the binding.
+        shows_host: whether the host is to see what was written by then.
+
+    Raises:
+        AccyError: the driver refuses.
     """
+    mine = [step for place in part.places if (step := steps[place]) is not None]
 
-    def __init__(self, device: VulkanDevice) -> None:
-        vulkan, lib = device.vulkan, device.vulkan.lib
-        self._device = device
-        # Finalizers put them back, which may take no lock.
-        self._idle: deque[Any] = deque()
-        self._pool = device.make(
-            "CommandPool",
-            vulkan.struct(
-                "VkCommandPoolCreateInfo",
-                flags=lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                queueFamilyIndex=device.family.index,
-            ),
-        )
-        # A graph may be launched again while it is at work.
-        self._begin = vulkan.struct(
-            "VkCommandBufferBeginInfo",
-            flags=lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT,
-        )
-
-    def record(
-        self,
-        part: Part,
-        steps: Sequence[Step | None],
-        synchronization: Synchronization,
-        *,
-        shows_host: bool,
-    ) -> Recording:
-        """Record a part.
-
-        Args:
-            part: its nodes.
-            steps: of all nodes, by their places.
-            synchronization: the barriers of the queues that it is for.
-            shows_host: whether the host is to see what was written by then.
-
-        Raises:
-            AccyError: the driver refuses; its command buffer goes with the graph.
-        """
-        vulkan = self._device.vulkan
-        commands = self._take()
-        mine = [step for place in part.places if (step := steps[place]) is not None]
-        vulkan.call("vkBeginCommandBuffer", commands, self._begin)
+    def write(commands: Any) -> None:  # noqa: ANN401
+        bound = Bound()
         for step, begins_level in zip(mine, part.begins_level, strict=True):
             if begins_level:
                 synchronization.hold_apart(commands)
-            step.record(vulkan, commands)
+            step.record(vulkan, commands, bound)
         if shows_host:
             synchronization.show_host(commands)
-        vulkan.call("vkEndCommandBuffer", commands)
-        return Recording(commands, mine, self._idle)
 
-    def close(self) -> None:
-        """Give the command buffers back; none may be at work."""
-        self._device.unmake("CommandPool", self._pool)
-
-    def _take(self) -> Any:  # noqa: ANN401
-        try:
-            return self._idle.popleft()
-        except IndexError:
-            vulkan = self._device.vulkan
-            info = vulkan.struct(
-                "VkCommandBufferAllocateInfo",
-                commandPool=self._pool,
-                level=vulkan.lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                commandBufferCount=1,
-            )
-            return vulkan.get(
-                "vkAllocateCommandBuffers",
-                "VkCommandBuffer",
-                self._device.native,
-                info,
-            )
+    return recorder.record(write, mine)
 
 
 class Turn:
@@ -292,7 +225,7 @@ class Replay(Operation):
             commands = queue.commands(step.reads, step.writes)
             if step.has_staging:  # which is no buffer's: nobody else keeps it apart
                 queue.order(commands)
-            step.record(vulkan, commands)
+            step.record(vulkan, commands, queue.batch().bound)
             queue.batch().kept.append(step)
         if segment.shows_host:
             queue.batch().writes_host = True
@@ -319,7 +252,8 @@ class Replay(Operation):
         segment.turn.is_taken = bool(segment.failing)
         has_end = bool(stores or segment.failing)
         finish = partial(self._finish, stores) if has_end else None
-        queue.end(stream, self.position, finish)
+        copied = sum(staging.memory.byte_size for staging in stores)
+        queue.end(stream, self.position, finish, copied_bytes=copied)
 
     def _look(
         self, step: LaunchStep, label: Label | None, stream: int | None, has_run: bool

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import BufferHandle, Handle
     from accy_async.backends.resources import Resource
     from accy_async.backends.vulkan.binding import Vulkan
+    from accy_async.backends.vulkan.bound import Bound
     from accy_async.backends.vulkan.launching import VulkanLaunch
     from accy_async.backends.vulkan.memory import Allocator, VulkanMemory
     from accy_async.backends.vulkan.status import StatusWords
@@ -79,8 +80,8 @@ class Step:
     stores: Staging | None = None
     has_staging = False
 
-    def record(self, vulkan: Vulkan, commands: Any) -> None:  # noqa: ANN401
-        """Record it; barriers are the caller's affair."""
+    def record(self, vulkan: Vulkan, commands: Any, bound: Bound) -> None:  # noqa: ANN401
+        """Record it behind what is bound; barriers are the caller's affair."""
         raise NotImplementedError
 
 
@@ -91,7 +92,7 @@ class CopyStep(Step):
         self._ends = source, target
         self._byte_size = byte_size
 
-    def record(self, vulkan: Vulkan, commands: Any) -> None:  # noqa: ANN401
+    def record(self, vulkan: Vulkan, commands: Any, bound: Bound) -> None:  # noqa: ANN401
         copy_region(vulkan, commands, *self._ends, self._byte_size)
 
 
@@ -104,7 +105,7 @@ class FillStep(Step):
         self.writes = (target,)
         self._fill = target, pattern, staged
 
-    def record(self, vulkan: Vulkan, commands: Any) -> None:  # noqa: ANN401
+    def record(self, vulkan: Vulkan, commands: Any, bound: Bound) -> None:  # noqa: ANN401
         fill_region(vulkan, commands, *self._fill)
 
 
@@ -126,8 +127,8 @@ class LaunchStep(Step):
         if offset is not None:
             self._word = vulkan.ffi.new("uint32_t*", offset)
 
-    def record(self, vulkan: Vulkan, commands: Any) -> None:  # noqa: ANN401
-        self.launch.record(commands, vulkan.lib, self._word)
+    def record(self, vulkan: Vulkan, commands: Any, bound: Bound) -> None:  # noqa: ANN401
+        self.launch.record(commands, vulkan.lib, bound, self._word)
 
 
 class StepMaker:

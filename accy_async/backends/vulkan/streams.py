@@ -21,8 +21,8 @@ from accy_async.backends.vulkan.queue import Ended
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.journal import Label, Work
-    from accy_async.backends.timeline import Timeline
     from accy_async.backends.vulkan.queue import Batch, VulkanQueue
+    from accy_async.backends.vulkan.timeline import VulkanTimeline
 
 __all__ = ["Operation", "VulkanStream"]
 
@@ -82,7 +82,9 @@ class VulkanStream(StreamState):
 
     Attributes:
         pending: operations that are not with the queue yet.
+        queues: where its operations may be.
         batch: the one that the last operation handed over ends with.
+        handed: the position of that operation.
         blocked_at: the position of a kernel that may fail and is at work; 0 for none.
     """
 
@@ -90,18 +92,21 @@ class VulkanStream(StreamState):
 
     def __init__(
         self,
-        timeline: Timeline,
+        timeline: VulkanTimeline,
         queue: VulkanQueue,
         copies: VulkanQueue | None = None,
     ) -> None:
         super().__init__(timeline)
+        self.queues = (queue,) if copies is None else (queue, copies)
         self.queue = queue
         self._copies = copies
         self.journal = Journal()
         self.pending: deque[Operation] = deque()
         self.batch: Batch | None = None
+        self.handed = 0
         self.blocked_at = 0
         queue.streams += 1
+        timeline.stream = self
 
     def can_take(self, operation: Operation) -> bool:
         """True where the operation may be handed over now, if it is the next."""
@@ -143,3 +148,15 @@ class VulkanStream(StreamState):
             return
         last.ended.append(Ended(self, position, None, None))
         self.batch = last
+        self.handed = position
+
+    def batches_at(self, position: int) -> list[tuple[VulkanQueue, int]]:
+        """Those to wait for until the position is reached, by number.
+
+        Those that come first, where it is not known which it is.
+        """
+        batch = self.batch
+        if batch is not None and position == self.handed:
+            return [(batch.queue, batch.number)]
+        found = ((queue, queue.oldest) for queue in self.queues)
+        return [(queue, one.number) for queue, one in found if one is not None]

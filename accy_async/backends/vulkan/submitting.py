@@ -6,36 +6,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from accy_async.backends.base import Backend
+from accy_async.backends.vulkan.finishing import VulkanFinishing, fail
 from accy_async.backends.vulkan.hub import wait_for
 from accy_async.backends.vulkan.operations import Nothing
 from accy_async.backends.vulkan.results import VkResult, VulkanError
 from accy_async.backends.vulkan.streams import Operation, VulkanStream
-from accy_async.errors import AccyError, DeviceError, DeviceLost
+from accy_async.errors import AccyError, DeviceError
 
 if TYPE_CHECKING:
     from accy_async.backends.contract.steps import LaunchStep
-    from accy_async.backends.guards import Guard
     from accy_async.backends.handles import StreamHandle
     from accy_async.backends.hooks import StreamState
     from accy_async.backends.launch import PreparedLaunch
-    from accy_async.backends.vulkan.device import VulkanDevice
-    from accy_async.backends.vulkan.hub import Hub
-    from accy_async.backends.vulkan.queue import Batch, Ended, VulkanQueue
+    from accy_async.backends.vulkan.queue import VulkanQueue
 
 __all__ = ["VulkanSubmitting"]
 
 _DEBUG_NS = 10**11
 
 
-class VulkanSubmitting(Backend):
+class VulkanSubmitting(VulkanFinishing):
     """The part of the backend that knows which operation is where."""
 
-    _device: VulkanDevice
-    _hub: Hub
-    _queues: list[VulkanQueue]
     is_debugging: bool
-    _stalled: dict[VulkanStream, None]
+    _opened: list[VulkanQueue]
     _gathering: int
 
     # Submission, under the submission lock
@@ -59,6 +53,7 @@ class VulkanSubmitting(Backend):
         if on.pending or not on.can_take(operation):
             on.pending.append(operation)
             self._stalled[on] = None
+            self._hub.ring()
             if operation.is_ready and not on.blocked_at:
                 self._pump()
             return
@@ -87,7 +82,7 @@ class VulkanSubmitting(Backend):
             operation.release()
             self._end_refused(error)
             if is_late:
-                _fail(stream, position, guard, _as_failure(error, operation.call))
+                fail(stream, position, guard, _as_failure(error, operation.call))
             stream.end_with(position)
             self._check_loss(error)
             raise
@@ -112,16 +107,20 @@ class VulkanSubmitting(Backend):
     def _flush_queues(
         self, operation: Operation | None = None, stream: VulkanStream | None = None
     ) -> None:
-        for queue in self._queues:
-            number = queue.submitted
+        while self._opened:
+            queue = self._opened[0]
             try:
-                queue.flush()
+                is_long = queue.flush()
             except BaseException as error:
                 self._end_refused(error)
                 self._check_loss(error)
                 raise
-            if queue.submitted != number and self.is_debugging:
+            if self.is_debugging:
                 self._await_now(queue, operation, stream)
+            if is_long:
+                self._hub.ring()
+            else:
+                self._relieve(queue)
 
     def _pump(self) -> None:
         """Hand over whatever of what was kept has its turn now.
@@ -129,11 +128,14 @@ class VulkanSubmitting(Backend):
         What the driver refuses of it fails at its waits: who submitted it has gone on.
         """
         while True:
-            moved = True
+            moved, any_moved = True, False
             while moved and self._stalled:
                 moved = False
                 for stream in list(self._stalled):
                     moved |= self._move(stream)
+                any_moved |= moved
+            if any_moved:  # who sleeps for it began to before it had a batch
+                self._hub.ring()
             try:
                 self._flush_queues()
             except AccyError:
@@ -194,7 +196,7 @@ class VulkanSubmitting(Backend):
                     stream.batch = queue.newest()
                     if stream.blocked_at == position:
                         stream.blocked_at = 0
-                    _fail(stream, position, guard, _as_failure(error, "vkQueueSubmit"))
+                    fail(stream, position, guard, _as_failure(error, "vkQueueSubmit"))
                     stream.end_with(position)
                 batch.kept.clear()
 
@@ -232,108 +234,6 @@ class VulkanSubmitting(Backend):
                     stream=None if stream is None else stream.id,
                 )
             )
-
-    # Finishing, on the hub's thread
-
-    def awaited(self) -> list[tuple[VulkanQueue, int]]:
-        """The queues at work, each with the number of its oldest batch."""
-        with self._lock:
-            return [
-                (queue, queue.flying[0].number)
-                for queue in self._queues
-                if queue.flying
-            ]
-
-    def finish(self) -> None:
-        """Finish what has run, hand over what has its turn then, free what is idle."""
-        try:
-            for queue in self._queues:
-                if queue.flying:
-                    self._finish_queue(queue, queue.reached())
-        except VulkanError as error:
-            self.lose_to(error)
-            return
-        with self._lock:
-            if self._stalled and self._lost is None:
-                self._pump()
-        self._after_completion()
-
-    def lose_to(self, error: VulkanError) -> None:
-        """The device is gone, as a wait has found."""
-        self._lose(error)
-        self._after_completion()
-
-    def _lose(self, found: DeviceError) -> DeviceLost:
-        with self._lock:
-            lost = super()._lose(found)
-            for stream in list(self._stalled):
-                stream.pending.clear()
-            self._stalled.clear()
-            for queue in self._queues:
-                queue.drop()
-        return lost
-
-    def _finish_queue(self, queue: VulkanQueue, reached: int) -> None:
-        """Finish a queue's batches up to a number, which have run.
-
-        Before each, those of other queues that it waited for on the device: a stream
-        that went from one queue to the other is told in its own order.
-        """
-        while True:
-            with self._lock:
-                if not queue.flying or queue.flying[0].number > reached:
-                    return
-                batch = queue.flying[0]
-                ended = list(batch.ended)
-            for other, number in batch.waits.items():
-                self._finish_queue(other, number)
-            failures: dict[int, DeviceError] = {}
-            for index, one in enumerate(ended):
-                error = None if one.finisher is None else _finish(one)
-                if error is not None:
-                    failures[index] = error
-            with self._lock:
-                if self._lost is not None:
-                    return
-                queue.retire()
-                self._complete(batch, failures)
-
-    def _complete(self, batch: Batch, failures: dict[int, DeviceError]) -> None:
-        """Tell of each operation of a batch that it has ended."""
-        for index, (stream, position, _, guard) in enumerate(batch.ended):
-            if (error := failures.get(index)) is not None:
-                _fail(stream, position, guard, error)
-            if stream.blocked_at == position:
-                stream.blocked_at = 0
-            stream.timeline.complete(position)
-            if stream.batch is batch:
-                stream.batch = None
-        batch.ended.clear()
-        batch.kept.clear()
-
-    def _after_completion(self) -> None:
-        """Free what became idle."""
-
-
-def _finish(ended: Ended) -> DeviceError | None:
-    """Do what is to be done on the host; gives what failed."""
-    assert ended.finisher is not None
-    try:
-        return ended.finisher(True)
-    except Exception as error:  # noqa: BLE001 - whoever waits is told
-        failed = DeviceError(f"finishing failed on the host: {error}")
-        failed.__cause__ = error.with_traceback(None)
-        return failed
-
-
-def _fail(
-    stream: VulkanStream, position: int, guard: Guard | None, error: DeviceError
-) -> None:
-    """Say that an operation failed, before it is completed."""
-    if guard is not None:
-        guard.failed(error)
-    else:
-        stream.timeline.fail(position, error)
 
 
 def _as_failure(error: BaseException, call: str) -> DeviceError:
