@@ -169,6 +169,15 @@ DEVICES: dict[str, Probe] = {
 }
 
 
+@pytest.fixture(scope="session")
+def kept_vulkan_devices() -> Iterator[None]:
+    """Vulkan's native devices outlive the tests that open them; see `kept`."""
+    from tests.vulkan.kept import keeping
+
+    with keeping():
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def threads_end() -> Iterator[None]:
     """The threads that a module's tests started for devices end with the module.

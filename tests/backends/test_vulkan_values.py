@@ -211,8 +211,11 @@ def families(*flags: int) -> list[FoundFamily]:
 
 def test_a_device_with_one_family_does_everything_there() -> None:
     kernels, copies = choose_families(families(GRAPHICS | COMPUTE | TRANSFER))
-    assert kernels == QueueFamily(index=0, count=8, timestamp_bits=64)
+    assert kernels == QueueFamily(index=0, count=4, timestamp_bits=64)
     assert copies is None
+    for most, count in ((1, 1), (10, 10), (99, 16)):
+        kernels, _ = choose_families(families(GRAPHICS | COMPUTE | TRANSFER), most)
+        assert kernels.count == count
 
 
 def test_kernels_and_copies_go_where_least_else_is_done() -> None:

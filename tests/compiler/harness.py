@@ -187,6 +187,14 @@ def assert_same_bits(actual: Array, expected: Array) -> None:
     np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
+def flushed(array: Array) -> Array:
+    """An array whose subnormals are zeros of their signs."""
+    if array.dtype.kind != "f":
+        return array
+    is_subnormal = (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
+    return np.where(is_subnormal, np.copysign(array.dtype.type(0), array), array)
+
+
 def samples(dtype: DType, count: int = 200) -> Array:
     """Edge values of a dtype, and random ones of all magnitudes."""
     random = np.random.default_rng(7)

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
+from accy_async.compiler.emit.text import VulkanFeature, VulkanTarget
 from accy_async.compiler.form import Kernel
 from accy_async.compiler.nvrtc import nvrtc_version
 from accy_async.dtypes import DType
@@ -50,6 +51,8 @@ class Place:
         marks: What tests there are marked with.
         lacks: Dtypes that kernels there cannot have.
         examples: How many random kernels a test tries: few where compiling is slow.
+        keeps: Whether subnormals of a float are promised to be what they are, and not
+            taken for zeros.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Place:
     marks: tuple[pytest.MarkDecorator, ...] = ()
     lacks: frozenset[DType] = frozenset()
     examples: int = 25
+    keeps: Callable[[DType], bool] = lambda dtype: True
 
     def compiled(self, *kernels: Kernel) -> closing[KernelRunner]:
         """Kernels ready to run, for a ``with``."""
@@ -110,12 +114,24 @@ GPU_TEXT = Place(
     marks=(pytest.mark.gpu,),
     examples=10,
 )
+_KEEPING = {
+    DType.F32: VulkanFeature.SUBNORMALS_32,
+    DType.F64: VulkanFeature.SUBNORMALS_64,
+}
+
+
+def target() -> VulkanTarget:
+    """What the Vulkan device here can do."""
+    return vulkan.device().target
+
+
 VULKAN = Place(
     "vulkan",
     VulkanRunner,
     _vulkan_missing,
     marks=(pytest.mark.vulkan,),
     examples=10,
+    keeps=lambda dtype: dtype not in _KEEPING or _KEEPING[dtype] in target().features,
 )
 HOST_CUDA, HOST_MSL = (
     Place(

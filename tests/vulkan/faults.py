@@ -52,7 +52,10 @@ class FaultyLibrary:
 
 
 def faulty_vulkan(monkeypatch: Any) -> FaultyLibrary:
-    """Have the devices opened from now on call such a library."""
+    """Have the devices opened from now on call such a library.
+
+    None of them is one of those that outlive tests (see `kept`).
+    """
     plain = load_vulkan()
     library = FaultyLibrary(plain.lib)
     monkeypatch.setattr(

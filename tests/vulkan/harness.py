@@ -107,6 +107,8 @@ class Device:
             self.handle, vk.VkCommandPoolCreateInfo(queueFamilyIndex=family), None
         )
 
+    target: VulkanTarget
+
     def _features(self) -> Any:
         """What the device has, which is also how to enable it."""
         vk = self.vk

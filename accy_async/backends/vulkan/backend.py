@@ -13,6 +13,7 @@ from accy_async.backends.hooks import EventState, StreamState
 from accy_async.backends.vulkan.barriers import Synchronization
 from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
 from accy_async.backends.vulkan.device import VulkanDevice
+from accy_async.backends.vulkan.families import DEFAULT_QUEUES
 from accy_async.backends.vulkan.graphs import VulkanGraph, VulkanGraphs
 from accy_async.backends.vulkan.hub import Hub, wait_for
 from accy_async.backends.vulkan.kernels import VulkanKernel, load_kernel
@@ -34,7 +35,7 @@ from accy_async.backends.vulkan.results import VkResult
 from accy_async.backends.vulkan.status import StatusWords
 from accy_async.backends.vulkan.streams import VulkanStream
 from accy_async.backends.vulkan.timeline import VulkanTimeline
-from accy_async.errors import InvalidArtifact
+from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import ArtifactRequest
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VulkanBackend"]
 
+_QUEUES = "an integer from 1 on"
 _LEAVING_S = 2.0
 """How long an interpreter that exits waits for what is still at work."""
 
@@ -62,6 +64,7 @@ class VulkanBackend(VulkanGraphs):
         memory_limit_bytes: what all buffers may take together; None for no limit
             but the device's.
         hardware_only: True to have no software device where none is named.
+        queues: how many queues for kernels streams are spread over, at the most.
         validation: True to have Khronos' validation layer look, at
             synchronisation too; `validation_messages` has what it says.
         debug: True to wait for each operation where it is submitted, so that an error
@@ -70,7 +73,8 @@ class VulkanBackend(VulkanGraphs):
     Raises:
         BackendUnavailable: no loader, no driver, no device, or no validation layer;
             the message says what to do.
-        InvalidValue: no such device.
+        InvalidValue: no such device, or less than one queue.
+        InvalidType: the number of queues is none.
     """
 
     loads_block: ClassVar[bool] = True
@@ -84,11 +88,16 @@ class VulkanBackend(VulkanGraphs):
         grace_s: float = DEFAULT_GRACE_S,
         memory_limit_bytes: int | None = None,
         hardware_only: bool = False,
+        queues: int = DEFAULT_QUEUES,
         validation: bool = False,
         debug: bool = False,
     ) -> None:
+        if isinstance(queues, bool) or not isinstance(queues, int):
+            raise InvalidType("VulkanBackend.queues", queues, _QUEUES)
+        if queues < 1:
+            raise InvalidValue("VulkanBackend.queues", queues, _QUEUES)
         self._device = VulkanDevice(
-            device, hardware_only=hardware_only, validation=validation
+            device, hardware_only=hardware_only, queues=queues, validation=validation
         )
         try:
             self.is_debugging = debug
@@ -134,7 +143,7 @@ class VulkanBackend(VulkanGraphs):
     @property
     def validation_messages(self) -> tuple[str, ...]:
         """What the validation layer has said so far, the end of the device included."""
-        return tuple(self._device.instance.messages)
+        return tuple(self._device.messages)
 
     def memory_statistics(self) -> dict[str, int]:
         """Bytes in use and taken from the device, for buffers and for staging."""

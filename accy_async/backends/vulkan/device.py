@@ -9,6 +9,7 @@ from typing import Any
 from accy_async.backends.vulkan.binding import Vulkan, load_vulkan
 from accy_async.backends.vulkan.choice import DeviceType, FoundDevice, choose_device
 from accy_async.backends.vulkan.families import (
+    DEFAULT_QUEUES,
     FoundFamily,
     QueueFamily,
     choose_families,
@@ -28,6 +29,7 @@ class VulkanDevice:
     Args:
         wanted: as `choose_device` takes it.
         hardware_only: as `choose_device` takes it.
+        queues: for kernels, at the most.
         validation: as `VulkanInstance` takes it.
 
     Raises:
@@ -37,6 +39,7 @@ class VulkanDevice:
     Attributes:
         vulkan: the binding.
         instance: the connection.
+        messages: what the validation layer has reported, in order.
         native: the driver's handle.
         limits, capabilities: what it can do.
         family: its queues.
@@ -49,10 +52,13 @@ class VulkanDevice:
         wanted: int | str | None = None,
         *,
         hardware_only: bool = False,
+        queues: int = DEFAULT_QUEUES,
         validation: bool = False,
     ) -> None:
+        self._most_queues = queues
         self.vulkan: Vulkan = load_vulkan()
         self.instance = VulkanInstance(self.vulkan, validation=validation)
+        self.messages = self.instance.messages
         self._lock = threading.Lock()
         self._made: dict[tuple[str, int], Any] = {}
         self._process = os.getpid()
@@ -120,9 +126,7 @@ class VulkanDevice:
             left, self._made = list(self._made.items()), {}
             for (kind, _), made in reversed(left):
                 self._end(kind, made)
-            if self.native is not None:
-                self.vulkan.lib.vkDestroyDevice(self.native, self.vulkan.null)
-            self.instance.destroy()
+            self._end_native()
 
     @property
     def is_destroyed(self) -> bool:
@@ -133,6 +137,12 @@ class VulkanDevice:
     def is_inherited(self) -> bool:
         """True in a forked child, which must not touch it."""
         return os.getpid() != self._process
+
+    def _end_native(self) -> None:
+        """End the device and the connection, of which nothing else is left."""
+        if self.native is not None:
+            self.vulkan.lib.vkDestroyDevice(self.native, self.vulkan.null)
+        self.instance.destroy()
 
     def _end(self, kind: str, made: Any) -> None:  # noqa: ANN401
         vulkan = self.vulkan
@@ -182,7 +192,8 @@ class VulkanDevice:
             [
                 FoundFamily(one.queueFlags, one.queueCount, one.timestampValidBits)
                 for one in found
-            ]
+            ],
+            self._most_queues,
         )
 
     def _create(self) -> None:

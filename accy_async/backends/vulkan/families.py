@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import attrs
 
-__all__ = ["FoundFamily", "QueueFamily", "choose_families"]
+__all__ = ["DEFAULT_QUEUES", "FoundFamily", "QueueFamily", "choose_families"]
 
-_MOST_QUEUES = 8
-"""More than a device has engines that work at the same time."""
+DEFAULT_QUEUES = 4
+"""Kernels of one queue overlap where no barrier is between them, so that few queues
+are enough to keep a device busy; and each takes NVIDIA's driver 0.1 s to make."""
 
 _GRAPHICS, _COMPUTE, _TRANSFER, _SPARSE = 1, 2, 4, 8
 """Bits of VkQueueFlagBits; those above are for video and for optical flow."""
@@ -38,7 +39,7 @@ class QueueFamily:
 
 
 def choose_families(
-    found: Sequence[FoundFamily],
+    found: Sequence[FoundFamily], most_queues: int = DEFAULT_QUEUES
 ) -> tuple[QueueFamily, QueueFamily | None]:
     """The family for kernels, and that for copies where there is one for these alone.
 
@@ -49,13 +50,14 @@ def choose_families(
 
     Args:
         found: all there are, in the driver's order; one of them computes.
+        most_queues: so many queues for kernels at the most.
     """
     kernels = min(
         (index for index, one in enumerate(found) if one.flags & _COMPUTE),
         key=lambda index: bool(found[index].flags & _GRAPHICS),
     )
     one = found[kernels]
-    chosen = QueueFamily(kernels, min(one.count, _MOST_QUEUES), one.timestamp_bits)
+    chosen = QueueFamily(kernels, min(one.count, most_queues), one.timestamp_bits)
     copying = [
         index
         for index, one in enumerate(found)
