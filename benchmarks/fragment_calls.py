@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -182,7 +182,7 @@ async def _in_rounds(samples: dict[str, Sample]) -> tuple[dict[str, list[float]]
 # ------------------------------------------------------------ from source
 
 
-async def _from_source(session: Session) -> None:
+async def _from_source(session: Session, without: Sequence[str]) -> None:
     """From a function to a kernel that can be launched, in milliseconds."""
     rows = []
     x = np.ones(4096, np.float32)
@@ -205,6 +205,8 @@ async def _from_source(session: Session) -> None:
     rows.append(Row("ours, compiled", cold))
     rows.append(Row("ours, code found on disk", kept))
     for peer in compile_peers(str(session.backend.kind)):
+        if _is_without(peer.name, without):
+            continue
         try:
             rows.append(Row(peer.name, [peer.took(i) for i in range(1, 6)], peer.note))
         except Exception as error:  # noqa: BLE001 - a peer's trouble is a row's note
@@ -215,7 +217,7 @@ async def _from_source(session: Session) -> None:
 # ------------------------------------------------------------ tiny calls
 
 
-async def _tiny(session: Session) -> None:
+async def _tiny(session: Session, without: Sequence[str]) -> None:
     """A call of ``x * 2 + 1`` until its result is known to be there, one by one."""
     fragment = await session.load_fragment(
         trace_program(lambda x: x * 2 + 1, f"f32[{TINY}]")
@@ -236,6 +238,8 @@ async def _tiny(session: Session) -> None:
     samples = {name: _per_call(call) for name, call in calls.items()}
     missing = {}
     for peer in tiny_peers(str(session.backend.kind), TINY, CALLS):
+        if _is_without(peer.name, without):
+            continue
         try:
             samples[peer.name] = peer.sample()
         except Exception as error:  # noqa: BLE001 - a peer's trouble is a row's note
@@ -275,15 +279,21 @@ def _submitted(fragment: LoadedFragment, bindings: Any) -> float:  # noqa: ANN40
 SECTIONS = (*CASES["cpu"], "compile", "tiny")
 
 
-async def _section(device: str, name: str, *, is_dry: bool) -> None:
+def _is_without(name: str, without: Sequence[str]) -> bool:
+    return any(name.startswith(begin) for begin in without)
+
+
+async def _section(
+    device: str, name: str, *, is_dry: bool, without: Sequence[str]
+) -> None:
     async with open_session(device) as session:
         kind = str(session.backend.kind)
         if name == "compile":
-            await _from_source(session)
+            await _from_source(session, without)
         elif name == "tiny":
-            await _tiny(session)
+            await _tiny(session, without)
         else:
-            peers = peers_of(kind)
+            peers = [p for p in peers_of(kind) if not _is_without(p.name, without)]
             for case in CASES["cpu" if kind == "cpu" else "cuda"][name]:
                 timed_there = is_dry or kind != "cpu"
                 await _measure(session, case, peers, uses_events=timed_there)
@@ -297,12 +307,27 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--dry", action="store_true", help="the processor measured as a GPU is"
     )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="PEER",
+        help="leave out the rows that begin so, as torch.compile, which starts slowly",
+    )
     given = parser.parse_args([] if arguments is None else arguments)
     for name in given.sections or SECTIONS:
         if name not in SECTIONS:
             parser.error(f"no section {name!r}; there are {', '.join(SECTIONS)}")
     for name in given.sections or SECTIONS:
-        accy_async.run(partial(_section, given.device, name, is_dry=given.dry))
+        accy_async.run(
+            partial(
+                _section,
+                given.device,
+                name,
+                is_dry=given.dry,
+                without=tuple(given.without),
+            )
+        )
     print(machine(), flush=True)
 
 
