@@ -9,6 +9,8 @@ from importlib import metadata, resources
 
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.compiler.emit.text.glslang import find_glslang
+from accy_async.compiler.nvrtc.library import nvrtc_identity
+from accy_async.errors import BackendUnavailable
 
 __all__ = ["compiler_version", "emitter_version"]
 
@@ -33,7 +35,16 @@ def compiler_version(format: ArtifactFormat) -> str:
         return ""
     if format is ArtifactFormat.VULKAN_SPIRV:
         return _glslang_version()
+    if format is ArtifactFormat.CUDA_CUBIN:
+        return _nvrtc_version()
     return f"llvmlite {metadata.version('llvmlite')}"
+
+
+def _nvrtc_version() -> str:
+    try:
+        return f"NVRTC {nvrtc_identity()}"
+    except BackendUnavailable:
+        return ""
 
 
 def _glslang_version() -> str:
