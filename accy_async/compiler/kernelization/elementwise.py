@@ -2,7 +2,8 @@
 
 The elements are numbered along (`flat`), or go by rows where an operation asks for
 coordinates and the last axis is long: a block then stays within a row, so that all
-coordinates but the last are the block's and only the last is the thread's.
+coordinates but the last are the block's and only the last is the thread's. Large
+transposes go by squares on GPUs, see `transposes`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ from accy_async.compiler.kernelization.elements import is_elementwise, needs_coo
 from accy_async.compiler.kernelization.places import Place
 from accy_async.compiler.kernelization.profile import TargetProfile
 from accy_async.compiler.kernelization.schedules import GatherSchedule
+from accy_async.compiler.kernelization.transposes import (
+    THREADS,
+    Crossing,
+    find_crossing,
+    write_crossing,
+)
 from accy_async.compiler.kernelization.work import (
     KernelizedWork,
     KernelStep,
@@ -89,8 +96,12 @@ def kernelize_elementwise(
     """
     function = item.function
     shape = _common_shape(function)
-    layout = _layout(function, shape, profile, schedule)
-    step = _step(item, profile, shape, layout)
+    crossing = find_crossing(function, shape, profile) if schedule is None else None
+    if crossing is not None:
+        step = _crossing_step(item, profile, crossing)
+    else:
+        layout = _layout(function, shape, profile, schedule)
+        step = _step(item, profile, shape, layout)
     return KernelizedWork(
         work_item_id=item.work_item_id,
         compile_launch=item.kind,
@@ -182,6 +193,23 @@ def _step(
     tile = LaunchTile(kind=LaunchTileKind.ELEMENTWISE)
     in_place = frozenset() if needs_coordinates(item.function) else _unmoved(item)
     return a.step(resources, tile, in_place=in_place)
+
+
+def _crossing_step(
+    item: WorkItem, profile: TargetProfile, crossing: Crossing
+) -> KernelStep:
+    count = item.function.results[0].type.element_count
+    threadgroup = (THREADS, 1, 1)
+    a = Assembly(item, profile, _name(item), threadgroup, element_count=count)
+    write_crossing(a, crossing)
+    resources = grid_candidates(
+        profile,
+        crossing.count,
+        threadgroup,
+        LaunchResourceClass.ELEMENTWISE,
+        per_thread=crossing.side * crossing.side // THREADS,
+    )
+    return a.step(resources, LaunchTile(kind=LaunchTileKind.ELEMENTWISE))
 
 
 def _name(item: WorkItem) -> str:
