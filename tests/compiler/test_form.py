@@ -295,10 +295,10 @@ def kernel(**changed: object) -> Kernel:
         (
             {
                 "thread_variables": tuple(
-                    ThreadVariable(f"v{i}", I32) for i in range(97)
+                    ThreadVariable(f"v{i}", I32) for i in range(161)
                 )
             },
-            r"Kernel\.thread_variables.*97",
+            r"Kernel\.thread_variables.*161",
         ),
         ({"scalars": tuple(Scalar(f"s{i}", I32) for i in range(255))}, "257.*256"),
     ],

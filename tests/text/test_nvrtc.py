@@ -8,13 +8,18 @@ import pytest
 
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.compiler.emit.text import emit_cuda
+from accy_async.compiler.emit.versions import compiler_version
 from accy_async.compiler.form import KernelBuilder, sqrt
+from accy_async.compiler.kernelization import kernelize
+from accy_async.compiler.kernelization.schedules import MatrixProductSchedule
 from accy_async.compiler.kernels.catalogue import library_kernels
 from accy_async.compiler.nvrtc import compile_cuda, nvrtc_version
 from accy_async.dtypes import DType
 from accy_async.errors import BackendUnavailable
 from tests.compiler.harness import elementwise
 from tests.compiler.test_emit_ptx import every_operation
+from tests.kernelization.harness import function, item
+from tests.kernelization.test_units import UNITS
 
 
 def _reason() -> str:
@@ -91,3 +96,34 @@ def test_a_failed_assertion_calls_the_drivers_own() -> None:
         k.require(a[k.thread] < 5, 42)
     text = _ptx(emit_cuda([k.build()]), "guard")
     assert "__assertfail" in text
+
+
+@pytest.mark.parametrize("shape", [(128, 256, 64, 8, 1, 4), (64, 64, 32, 2, 2, 3)])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_products_of_tiles_use_the_tensor_cores_there_are(
+    shape: tuple[int, ...], architecture: str
+) -> None:
+    """Four warps at a time on sm_90, where the tile suits; else one."""
+    schedule = MatrixProductSchedule.of(shape)
+    of = function(["f16[200,77]", "f16[77,300]"], lambda f, a, b: f.matmul(a, b))
+    kernel = kernelize(item("dot_general", of), UNITS, schedule).step.kernel
+    binary = compile_cuda(
+        emit_cuda([kernel]),
+        kernel.name,
+        architecture=architecture,
+        format=ArtifactFormat.CUDA_PTX,
+        cache=False,
+    )
+    ptx = str(binary.payload)
+    in_groups = architecture == "sm_90a" and shape[4] == 1
+    assert ("wgmma.mma_async" in ptx) is in_groups
+    assert ("mma.sync" in ptx) is not in_groups
+    # Lines of 300 elements begin at multiples of 8 bytes, of 77 at any.
+    assert "cp.async.ca.shared.global" in ptx
+    assert "cp.async.cg.shared.global" not in ptx
+
+
+def test_code_is_known_by_the_compiler_that_made_it() -> None:
+    version = compiler_version(ArtifactFormat.CUDA_CUBIN)
+    assert version.startswith("NVRTC")
+    assert version != compiler_version(ArtifactFormat.CUDA_PTX)

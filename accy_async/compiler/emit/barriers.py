@@ -27,6 +27,7 @@ from accy_async.compiler.form import (
     Region,
     Statement,
     Store,
+    TileProduct,
 )
 from accy_async.compiler.form.traversal import evaluated_by, every_statement
 
@@ -149,6 +150,10 @@ class _Planner:
                 if not _is_narrow(statement):
                     inside = inside.widened()
                 return self._meet_within(statement, touched, inside)
+            case TileProduct():  # a barrier, behind which they have read all they do
+                if _BUFFERS in touched.writes:
+                    self.through_buffers = True
+                return _Touched()
             case _:
                 return touched
 

@@ -86,6 +86,7 @@ def _target(level: str | None) -> CpuTarget:
 
 def _module(kernels: Sequence[Kernel], target: CpuTarget) -> str:
     check_kernels(kernels, _is_taken, "no symbol that code refers to")
+    kernels = [kernel.without_units() for kernel in kernels]
     table = SignatureTable(
         architecture=target.architecture,
         level=target.level,

@@ -86,6 +86,7 @@ def emit_ptx_llvm_ir(
 
 def _module(kernels: Sequence[Kernel], target: PtxTarget) -> str:
     check_kernels(kernels, _REFUSED_NAMES.__contains__, "a name that PTX takes")
+    kernels = [kernel.without_units() for kernel in kernels]
     metadata, externals, globals_ = Metadata(), set[str](), list[str]()
     functions, attributes = [], []
     for number, kernel in enumerate(kernels):

@@ -52,6 +52,11 @@ from accy_async.compiler.form.operations import (
     Comparison,
     UnaryOperation,
 )
+from accy_async.compiler.form.products import (
+    ProductTile,
+    TileOperand,
+    TileProduct,
+)
 from accy_async.compiler.form.statements import (
     Assert,
     Assign,
@@ -89,6 +94,7 @@ __all__ = [
     "MultiplyAdd",
     "Name",
     "Operand",
+    "ProductTile",
     "Region",
     "Scalar",
     "Select",
@@ -96,6 +102,8 @@ __all__ = [
     "Statement",
     "Store",
     "ThreadVariable",
+    "TileOperand",
+    "TileProduct",
     "Unary",
     "UnaryOperation",
     "VariableHandle",

@@ -33,8 +33,9 @@ import attrs
 from accy_async.artifact.native.abi import MAX_ARGUMENTS
 from accy_async.artifact.native.signature import BufferParameter, KernelSignature
 from accy_async.compiler.form.expressions import IDENTIFIER
+from accy_async.compiler.form.products import TileProduct, written_out
 from accy_async.compiler.form.scopes import check_kernel_body
-from accy_async.compiler.form.statements import Statement
+from accy_async.compiler.form.statements import Statement, every_statement
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue
 from accy_async.values import instances, integer, one_of, text, tuple_of
@@ -54,7 +55,7 @@ MAX_THREADS = 1024
 """Threads of a block: what every CUDA device takes."""
 MAX_SHARED_BYTES = 48 * 1024
 """Block-shared bytes: what every CUDA device gives a block statically."""
-MAX_THREAD_VARIABLES = 96
+MAX_THREAD_VARIABLES = 160
 
 _name = text(pattern=IDENTIFIER, what="an identifier")
 
@@ -168,6 +169,7 @@ class Kernel:
             },
             uniform={s.name: s.dtype for s in self.scalars},
             thread={v.name: v.dtype for v in self.thread_variables},
+            threads=self.threads,
             declared=[
                 parameter.name
                 for group in (
@@ -191,6 +193,22 @@ class Kernel:
         """Bytes of all block-shared arrays, each on a 16-byte boundary."""
         sizes = (array.dtype.size_bytes * array.length for array in self.shared)
         return sum(-(-size // 16) * 16 for size in sizes)
+
+    @property
+    def dynamic_shared_bytes(self) -> int:
+        """Block-shared bytes that products of tiles take beside all arrays."""
+        tiles = (
+            statement.tile.shared_bytes
+            for statement in every_statement(self.body)
+            if isinstance(statement, TileProduct)
+        )
+        return max(tiles, default=0)
+
+    def without_units(self) -> Kernel:
+        """The same kernel for devices that have no units for products of tiles."""
+        if not self.dynamic_shared_bytes:
+            return self
+        return attrs.evolve(self, body=written_out(self.body))
 
     @property
     def signature(self) -> KernelSignature:

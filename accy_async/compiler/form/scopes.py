@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from accy_async.compiler.form.expressions import Builtin, Expression, Load, Name
+from accy_async.compiler.form.products import TileProduct
 from accy_async.compiler.form.statements import (
     Assert,
     Assign,
@@ -36,6 +37,7 @@ def check_kernel_body(
     arrays: Mapping[str, tuple[DType, str]],
     uniform: Mapping[str, DType],
     thread: Mapping[str, DType],
+    threads: int,
     declared: Iterable[str],
 ) -> None:
     """Check a kernel's body against its parameters.
@@ -45,12 +47,13 @@ def check_kernel_body(
         arrays: dtype and access of every buffer and shared array.
         uniform: the scalar parameters.
         thread: the thread variables that live across regions.
+        threads: of a block.
         declared: all of their names, repeated ones too.
 
     Raises:
         InvalidType, InvalidValue: as `Kernel` says.
     """
-    checker = _Checker(arrays, thread)
+    checker = _Checker(arrays, thread, threads)
     for name in declared:
         checker.claim(name)
     checker.body(body, _Scope(uniform, (), in_region=False), 0)
@@ -79,9 +82,11 @@ class _Checker:
         self,
         arrays: Mapping[str, tuple[DType, str]],
         thread: Mapping[str, DType],
+        threads: int,
     ) -> None:
         self._arrays = arrays
         self._thread = thread
+        self._threads = threads
         self._claimed: set[str] = set()
 
     def claim(self, name: str) -> None:
@@ -120,6 +125,8 @@ class _Checker:
                 self.body(statement.body, inner, depth + 1)
             case Region():
                 self._region(statement, scope, depth)
+            case TileProduct():
+                self._product(statement, scope)
             case Store() | Assert():
                 self._effect(statement, scope)
             case _:
@@ -147,6 +154,29 @@ class _Checker:
             self._expression(region.limit, scope)
         names = {**scope.names, **self._thread}
         self.body(region.body, _Scope(names, self._thread, in_region=True), depth + 1)
+
+    def _product(self, product: TileProduct, scope: _Scope) -> None:
+        if scope.in_region:
+            raise InvalidValue("TileProduct", "a region", "uniform code around it")
+        if product.tile.threads != self._threads:
+            raise InvalidValue(
+                "TileProduct.tile",
+                f"{product.tile.threads} threads",
+                f"the block's {self._threads}",
+            )
+        for place in product.places:
+            self._expression(place, scope)
+        for operand in product.operands:
+            dtype = self._array(operand.buffer, "write_only", "read")
+            if dtype is not operand.dtype:
+                raise InvalidType(
+                    f"TileProduct of {operand.buffer}", operand.dtype, dtype
+                )
+        for name in product.sums:
+            if self._thread.get(name) is not DType.F32:
+                raise InvalidValue("TileProduct.sums", name, "thread variables of f32")
+        if len(set(product.sums)) != len(product.sums):
+            raise InvalidValue("TileProduct.sums", product.sums, "each name once")
 
     def _effect(self, statement: Store | Assert, scope: _Scope) -> None:
         kind = type(statement).__name__

@@ -9,6 +9,8 @@ rules on memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import attrs
 
 from accy_async.compiler.form.expressions import (
@@ -31,6 +33,7 @@ __all__ = [
     "Region",
     "Statement",
     "Store",
+    "every_statement",
 ]
 
 _name = text(pattern=IDENTIFIER, what="an identifier")
@@ -154,3 +157,16 @@ class Region(Statement):
     def __attrs_post_init__(self) -> None:
         if self.limit is not None:
             require_integer("limit of region", self.limit)
+
+
+def every_statement(body: Iterable[Statement]) -> Iterator[Statement]:
+    """The statements of a body and those in them, in order."""
+    for statement in body:
+        yield statement
+        match statement:
+            case If(then=then, otherwise=otherwise):
+                yield from every_statement((*then, *otherwise))
+            case For(body=inner) | Region(body=inner):
+                yield from every_statement(inner)
+            case _:
+                pass

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from accy_async.compiler.form.expressions import Expression
 from accy_async.compiler.form.kernel import Kernel
+from accy_async.compiler.form.products import TileProduct
 from accy_async.compiler.form.statements import (
     Assert,
     Assign,
@@ -16,6 +17,7 @@ from accy_async.compiler.form.statements import (
     Region,
     Statement,
     Store,
+    every_statement,
 )
 
 __all__ = ["evaluated_by", "every_expression", "every_statement"]
@@ -34,21 +36,10 @@ def evaluated_by(statement: Statement) -> list[Expression]:
             return [statement.begin, statement.end]
         case Region(limit=limit):
             return [] if limit is None else [limit]
+        case TileProduct():
+            return statement.places
         case _:
             raise AssertionError(f"no rule for {type(statement).__name__}")
-
-
-def every_statement(body: Iterable[Statement]) -> Iterator[Statement]:
-    """The statements of a body and those in them, in order."""
-    for statement in body:
-        yield statement
-        match statement:
-            case If(then=then, otherwise=otherwise):
-                yield from every_statement((*then, *otherwise))
-            case For(body=inner) | Region(body=inner):
-                yield from every_statement(inner)
-            case _:
-                pass
 
 
 def every_expression(kernel: Kernel) -> Iterator[Expression]:

@@ -248,6 +248,7 @@ def grid_candidates(
     *,
     per_thread: int = 1,
     most: int = 4,
+    dynamic_shared_bytes: int = 0,
 ) -> LaunchResourcePlan:
     """Launches of a kernel whose blocks go through any number of tiles.
 
@@ -265,7 +266,11 @@ def grid_candidates(
     return LaunchResourcePlan(
         candidates=tuple(
             LaunchResourceCandidate(
-                geometry=FixedLaunch(grid=(grid, 1, 1), threadgroup=threadgroup),
+                geometry=FixedLaunch(
+                    grid=(grid, 1, 1),
+                    threadgroup=threadgroup,
+                    dynamic_shared_memory_bytes=dynamic_shared_bytes,
+                ),
                 elements_per_thread=per_thread * max(1, ceil_div(tiles, max(grid, 1))),
                 label=f"{grid} blocks",
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 
 from accy_async.artifact.formats import BackendKind
@@ -12,6 +14,7 @@ from accy_async.artifact.resources import (
     LaunchResourcePlan,
 )
 from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
+from accy_async.compiler.form import ProductTile
 from accy_async.compiler.kernelization.assembly import (
     Assembly,
     grid_candidates,
@@ -20,6 +23,11 @@ from accy_async.compiler.kernelization.assembly import (
 from accy_async.compiler.kernelization.dot_blocked import write_blocked_product
 from accy_async.compiler.kernelization.dot_cpu import cpu_tiling, write_cpu_product
 from accy_async.compiler.kernelization.dot_gpu import GpuTiling, write_gpu_product
+from accy_async.compiler.kernelization.dot_units import (
+    tiles_of,
+    unit_tiles,
+    write_unit_product,
+)
 from accy_async.compiler.kernelization.products import (
     Extents,
     Product,
@@ -40,6 +48,7 @@ from accy_async.compiler.kernelization.work import (
     WorkItem,
 )
 from accy_async.dtypes import DType
+from accy_async.errors import UnsupportedOperation
 
 __all__ = ["kernelize_dot_general"]
 
@@ -63,6 +72,9 @@ def kernelize_dot_general(
             attrs.evolve(item, function=as_sums(item.function)), profile
         )
     make = _cpu_step if is_cpu(profile) else _gpu_step
+    tile = _unit_tile(item, profile, schedule)
+    if tile is not None:
+        make = partial(_unit_step, tile=tile)
     return KernelizedWork(
         work_item_id=item.work_item_id,
         compile_launch=item.kind,
@@ -94,6 +106,50 @@ def _cpu_step(
     return a.step(resources, _tile(item, tiling.rows, tiling.lanes, tiling.stretch))
 
 
+def _unit_tile(
+    item: WorkItem, profile: TargetProfile, schedule: MatrixProductSchedule | None
+) -> ProductTile | None:
+    """The tile that tensor cores compute; None where they do not.
+
+    Raises:
+        UnsupportedOperation: the schedule asks for a tile, and they cannot.
+    """
+    tiles = unit_tiles(item.function, profile)
+    if schedule is None:
+        return tiles[0] if tiles else None
+    if schedule.tile is not None and not tiles:
+        raise UnsupportedOperation(
+            f"a product of {', '.join(str(t) for t in item.function.parameter_types)} "
+            f"has no tiles for tensor cores in {profile.format} on "
+            f"{profile.capabilities.identity.name}"
+        )
+    return schedule.tile
+
+
+def _unit_step(
+    item: WorkItem,
+    profile: TargetProfile,
+    schedule: MatrixProductSchedule | None,
+    *,
+    tile: ProductTile,
+) -> KernelStep:
+    del schedule
+    entry, op = find_product(item.function)
+    size = extents_of(entry, op)
+    threadgroup = (tile.threads, 1, 1)
+    a = Assembly(item, profile, "dot_general", threadgroup, element_count=size.elements)
+    write_unit_product(a, Product(a), tile)
+    resources = grid_candidates(
+        profile,
+        tiles_of(size, tile),
+        threadgroup,
+        LaunchResourceClass.MATRIX_PRODUCT,
+        per_thread=tile.sums,
+        dynamic_shared_bytes=tile.shared_bytes,
+    )
+    return a.step(resources, _tile(item, tile.m, tile.n, tile.depth))
+
+
 def _gpu_step(
     item: WorkItem, profile: TargetProfile, schedule: MatrixProductSchedule | None
 ) -> KernelStep:
@@ -115,7 +171,7 @@ def _gpu_tiling(
     accumulate: DType,
     schedule: MatrixProductSchedule | None,
 ) -> GpuTiling:
-    if schedule is not None:
+    if schedule is not None and schedule.thread_blocks is not None:
         return GpuTiling(schedule.thread_blocks)
     small = accumulate.bits <= 32
     for each in (8, 4) if small else (4,):

@@ -23,7 +23,7 @@ from accy_async.compiler.semantic import Function, Operation, TensorType, Value
 from accy_async.dtypes import DType
 from accy_async.errors import UnsupportedOperation
 
-__all__ = ["Extents", "Product", "find_product"]
+__all__ = ["Extents", "Matrix", "Product", "extents_of", "find_product", "matrices_of"]
 
 
 @attrs.frozen
@@ -58,6 +58,23 @@ class _Group:
         even = all(strides[a] == strides[b] * type.shape[b] for a, b in pairwise(wide))
         stride = (strides[wide[-1]] if wide else 0) if even else None
         return cls(tuple(axes), extents, stride)
+
+
+@attrs.frozen
+class Matrix:
+    """Matrices in a buffer, one behind the other.
+
+    Attributes:
+        parameter: which of the function's parameters they are.
+        apart: elements from one matrix to the next.
+        pitch: elements from one line to the next; in a line they are neighbours.
+        along_depth: whether a line goes along the depth.
+    """
+
+    parameter: int
+    apart: int
+    pitch: int
+    along_depth: bool
 
 
 @attrs.frozen
@@ -128,14 +145,7 @@ class Product:
     def __init__(self, a: Assembly, *, swapped: bool = False) -> None:
         self.a = a
         self.entry, op = find_product(a.function)
-        lhs, rhs = self.entry.operands
-        lhs_free, rhs_free = op.free_axes(lhs.type, rhs.type)
-        self._lhs = _Side(
-            lhs, _groups(lhs.type, op.lhs_batch, lhs_free, op.lhs_contracting)
-        )
-        self._rhs = _Side(
-            rhs, _groups(rhs.type, op.rhs_batch, rhs_free, op.rhs_contracting)
-        )
+        self._lhs, self._rhs = _sides(self.entry, op)
         self.dtype = DType.F32 if op.accumulate in _HALVES else op.accumulate
         self.extents = extents_of(self.entry, op)
         self._swapped = swapped
@@ -269,6 +279,38 @@ _HALVES = (DType.F16, DType.BF16)
 def _groups(type: TensorType, *axes: tuple[int, ...]) -> tuple[_Group, _Group, _Group]:
     batch, own, depth = (_Group.of(type, group) for group in axes)
     return batch, own, depth
+
+
+def _sides(entry: Operation, op: semantic.DotGeneral) -> tuple[_Side, _Side]:
+    """The operands of a contraction."""
+    lhs, rhs = entry.operands
+    lhs_free, rhs_free = op.free_axes(lhs.type, rhs.type)
+    return (
+        _Side(lhs, _groups(lhs.type, op.lhs_batch, lhs_free, op.lhs_contracting)),
+        _Side(rhs, _groups(rhs.type, op.rhs_batch, rhs_free, op.rhs_contracting)),
+    )
+
+
+def matrices_of(function: Function) -> tuple[Matrix | None, Matrix | None]:
+    """The operands of a function's contraction as they lie in memory.
+
+    None stands for one that is computed first, or whose neighbours are apart.
+    """
+    left, right = _sides(*find_product(function))
+    return _matrix(function, left), _matrix(function, right)
+
+
+def _matrix(function: Function, side: _Side) -> Matrix | None:
+    apart, own, depth = (group.stride for group in side.groups)
+    if side.value not in function.parameters:
+        return None
+    if apart is None or own is None or depth is None or 1 not in (own, depth):
+        return None
+    along = depth == 1
+    pitch = own if along else depth
+    if pitch >= 2**31:
+        return None
+    return Matrix(function.parameters.index(side.value), apart, pitch, along)
 
 
 def extents_of(entry: Operation, op: semantic.DotGeneral) -> Extents:

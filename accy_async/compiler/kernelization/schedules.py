@@ -7,10 +7,14 @@ of candidates for given extents, and a heuristic: the first candidate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from accy_async.artifact.formats import BackendKind
-from accy_async.values import integer
+from accy_async.compiler.form import ProductTile
+from accy_async.errors import InvalidValue
+from accy_async.values import instances, integer, optional
 
 __all__ = [
     "GatherSchedule",
@@ -43,13 +47,50 @@ class Threads2D:
 
 @attrs.frozen(kw_only=True)
 class MatrixProductSchedule:
-    """A product of matrices: the threads of a block.
+    """A product of matrices: the threads of a block, or a tile for tensor cores.
 
-    A block computes a tile of as many columns and rows as it has threads, or a
-    small multiple of it where the result is large; see `dot_general`.
+    Attributes:
+        thread_blocks: a block computes a tile of as many columns and rows as it has
+            threads, each a sum by itself; None where ``tile`` says more.
+        tile: a block computes that tile on units that take many threads at a time;
+            None for no such units.
     """
 
-    thread_blocks: Threads2D
+    thread_blocks: Threads2D | None = attrs.field(
+        default=None, validator=optional(instances(Threads2D))
+    )
+    tile: ProductTile | None = attrs.field(
+        default=None, validator=optional(instances(ProductTile))
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if (self.thread_blocks is None) is (self.tile is None):
+            raise InvalidValue(
+                "MatrixProductSchedule", self, "either thread_blocks or a tile"
+            )
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """It in numbers, as records keep it: two for threads, six for a tile."""
+        settled = self.tile or self.thread_blocks
+        assert settled is not None
+        return attrs.astuple(settled)
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> MatrixProductSchedule:
+        """A schedule from its numbers.
+
+        Raises:
+            InvalidValue: there is none of them.
+        """
+        if len(numbers) == len(attrs.fields(Threads2D)):
+            return cls(thread_blocks=Threads2D(*numbers))
+        names = [field.name for field in attrs.fields(ProductTile)]
+        if len(numbers) != len(names):
+            raise InvalidValue(
+                "MatrixProductSchedule.of", tuple(numbers), f"2 or {len(names)} numbers"
+            )
+        return cls(tile=ProductTile(**dict(zip(names, numbers, strict=True))))
 
 
 @attrs.frozen(kw_only=True)

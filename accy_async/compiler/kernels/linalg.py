@@ -102,12 +102,15 @@ class MatrixProduct:
             return name
         return f"{name}.in_{kept}"
 
-    def schedule(self, backend: BackendKind) -> MatrixProductSchedule:
+    def threads_on(self, backend: BackendKind) -> Threads2D:
         """The thread block asked for, else the heuristic's."""
-        threads = self.threads or matrix_product_threads_for_extents(
+        return self.threads or matrix_product_threads_for_extents(
             self.m, self.n, backend=backend
         )
-        return MatrixProductSchedule(thread_blocks=threads)
+
+    def schedule(self, backend: BackendKind) -> MatrixProductSchedule:
+        """The schedule of that thread block."""
+        return MatrixProductSchedule(thread_blocks=self.threads_on(backend))
 
     def function(self) -> Function:
         """What it computes."""
@@ -130,7 +133,7 @@ def matrix_product_family_target(
     product: MatrixProduct, backend: BackendKind = BackendKind.CUDA
 ) -> str:
     """The name of the family's kernel for a problem and its thread block."""
-    threads = product.schedule(backend).thread_blocks
+    threads = product.threads_on(backend)
     return f"{MATRIX_PRODUCT_FAMILY}.{product.problem_name}.t{threads.x}x{threads.y}"
 
 

@@ -14,6 +14,7 @@ import attrs
 from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact
 from accy_async.artifact.planned import CompileLaunch
 from accy_async.compiler.kernelization import KernelStep, TargetProfile, WorkItem
+from accy_async.compiler.kernelization.dot_units import unit_tiles
 from accy_async.compiler.kernelization.kernelize import kernelize
 from accy_async.compiler.kernelization.schedules import Threads2D
 from accy_async.compiler.kernels.linalg import (
@@ -166,9 +167,10 @@ def _product_of(lhs: TensorType, rhs: TensorType) -> WorkItem:
 
 def _product(profile: TargetProfile, item: WorkItem) -> ScheduleTask | None:
     op, lhs, rhs = _dot_of(item.function)
-    problem = matrix_product_problem(profile, op, lhs, rhs)
+    tiles = unit_tiles(item.function, profile)
+    problem = matrix_product_problem(profile, op, lhs, rhs, tiles)
     alone = len(item.function.operations) == 1
-    if not alone or not is_plain_product(op, lhs, rhs):
+    if tiles or not alone or not is_plain_product(op, lhs, rhs):
         return ScheduleTask(problem=problem, item=item)
     extents = MatrixExtents.of(op, lhs, rhs)
     product = MatrixProduct(

@@ -105,7 +105,7 @@ class CodeMaker:
                 return compile_cuda(
                     emit_cuda([kernel]),
                     kernel.name,
-                    architecture=str(target),
+                    architecture=_own_features(kernel, str(target)),
                     name=f"{kernel.name}.cu",
                     options=_FAST_CUDA if kernel.is_approximate else (),
                     cache=False,
@@ -156,6 +156,15 @@ def _host_level() -> str:
     from accy_async.artifact.native.host import host_level
 
     return host_level()
+
+
+def _own_features(kernel: Kernel, architecture: str) -> str:
+    """The architecture with what is its own, where tensor cores are used that have it.
+
+    Source: CUDA C++ Programming Guide, "Architecture-Specific Features".
+    """
+    has_more = architecture == "sm_90" and kernel.dynamic_shared_bytes > 0
+    return f"{architecture}a" if has_more else architecture
 
 
 def _cuda_architecture(format: ArtifactFormat, architecture: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from accy_async.artifact.entry import KernelCallRegistry
 from accy_async.compiler.kernelization import TargetProfile
 from accy_async.compiler.kernels.linalg import (
@@ -53,7 +55,6 @@ def matrix_product_call(
     """
     if not is_plain_product(op, lhs, rhs):
         return None
-    schedule = schedules.matrix_product(op, lhs, rhs)
     extents = MatrixExtents.of(op, lhs, rhs)
     product = MatrixProduct(
         m=extents.m,
@@ -61,8 +62,12 @@ def matrix_product_call(
         k=extents.k,
         dtype=lhs.dtype,
         accumulation_dtype=op.accumulate,
-        threads=None if schedule is None else schedule.thread_blocks,
     )
+    schedule = schedules.matrix_product(product.function())
+    if schedule is not None:
+        if schedule.tile is not None:  # the family has none
+            return None
+        product = attrs.evolve(product, threads=schedule.thread_blocks)
     target = None
     if schedule is None and schedules.family_tuning is not None:
         key = matrix_product_tuning_key(schedules.profile, product)

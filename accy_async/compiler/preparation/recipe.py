@@ -28,7 +28,6 @@ from accy_async.compiler.kernelization.schedules import (
     ScatterAddSchedule,
     ScatterSchedule,
     Schedule,
-    Threads2D,
 )
 from accy_async.compiler.preparation.options import FragmentCompilerOptions
 from accy_async.compiler.preparation.schedules import Schedules
@@ -299,15 +298,16 @@ def _numbers(schedule: Schedule | None) -> list[int]:
     if schedule is None:
         return []
     if isinstance(schedule, MatrixProductSchedule):
-        return [schedule.thread_blocks.x, schedule.thread_blocks.y]
+        return list(schedule.numbers)
     return [int(value) for value in attrs.astuple(schedule)]
 
 
 def _schedule(reader: RecordReader, kind: type, numbers: list[int]) -> Schedule:
     if kind is MatrixProductSchedule:
-        if len(numbers) == 2:
-            return MatrixProductSchedule(thread_blocks=Threads2D(*numbers))
-        raise reader.fault(f"{len(numbers)} numbers for a {kind.__name__}")
+        try:
+            return MatrixProductSchedule.of(numbers)
+        except InvalidValue as error:
+            raise reader.fault(f"numbers for no {kind.__name__}: {error}") from error
     fields = attrs.fields(kind)
     if len(fields) != len(numbers):
         raise reader.fault(f"{len(numbers)} numbers for a {kind.__name__}")

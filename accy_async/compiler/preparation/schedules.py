@@ -6,12 +6,16 @@ None leaves the choice to the heuristic of kernelization.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import attrs
 
 from accy_async.artifact.planned import CompileLaunch
+from accy_async.compiler.form import ProductTile
 from accy_async.compiler.kernelization import TargetProfile, WorkItem
 from accy_async.compiler.kernelization.assembly import KERNEL_VERSION
+from accy_async.compiler.kernelization.dot_units import unit_tiles
+from accy_async.compiler.kernelization.products import find_product
 from accy_async.compiler.kernelization.rowplan import plan_rows
 from accy_async.compiler.kernelization.schedules import (
     GeneratedRowPipelineSchedule,
@@ -77,20 +81,30 @@ class MatrixExtents:
 
 
 def matrix_product_problem(
-    profile: TargetProfile, op: DotGeneral, lhs: TensorType, rhs: TensorType
+    profile: TargetProfile,
+    op: DotGeneral,
+    lhs: TensorType,
+    rhs: TensorType,
+    tiles: Sequence[ProductTile] = (),
 ) -> ScheduleTuningProblem:
-    """What there is a choice for in a product: threads of a block along x and y."""
+    """What there is a choice for in a product of operands of these types.
+
+    Tiles for tensor cores where there are any (see `unit_tiles`), else threads of a
+    block along x and y.
+    """
     extents = MatrixExtents.of(op, lhs, rhs)
-    candidates = matrix_product_thread_candidates_for_extents(
-        extents.m, extents.n, backend=profile.backend
-    )
+    candidates: Sequence[ProductTile | Threads2D] = tiles
+    if not candidates:
+        candidates = matrix_product_thread_candidates_for_extents(
+            extents.m, extents.n, backend=profile.backend
+        )
     return ScheduleTuningProblem(
         family=ScheduleFamily.MATRIX_PRODUCT,
         format=profile.format,
         extents=attrs.astuple(extents),
         dtypes=(lhs.dtype, op.result, op.accumulate),
         version=KERNEL_VERSION,
-        candidates=tuple((threads.x, threads.y) for threads in candidates),
+        candidates=tuple(attrs.astuple(candidate) for candidate in candidates),
     )
 
 
@@ -135,8 +149,7 @@ def schedule_of(family: ScheduleFamily, choice: Choice) -> Schedule:
     """A choice of `ScheduleTuningProblem.candidates` as the schedule that it means."""
     match family:
         case ScheduleFamily.MATRIX_PRODUCT:
-            x, y = choice
-            return MatrixProductSchedule(thread_blocks=Threads2D(x, y))
+            return MatrixProductSchedule.of(choice)
         case ScheduleFamily.SCAN:
             threads, alone = choice
             return GeneratedScanSchedule(threads=threads, lines_per_block=bool(alone))
@@ -203,7 +216,7 @@ class Schedules:
         op = item.function.operations[-1].op if item.function.operations else None
         match item.kind:
             case CompileLaunch.DOT_GENERAL:
-                return self._product_of(item.function)
+                return self.matrix_product(item.function)
             case CompileLaunch.SCAN:
                 return options.generated_scan_schedule or self._scan(item.function)
             case CompileLaunch.ROW_PIPELINE:
@@ -219,27 +232,26 @@ class Schedules:
             case _:
                 return None
 
-    def matrix_product(
-        self, op: DotGeneral, lhs: TensorType, rhs: TensorType
-    ) -> MatrixProductSchedule | None:
-        """The schedule of a product of these operands, likewise."""
-        if self._options.matrix_product_schedule is not None:
-            return self._options.matrix_product_schedule
-        reader = self.readers.get(ScheduleFamily.MATRIX_PRODUCT)
-        if reader is None:
-            return None
-        choice = reader.resolve(matrix_product_problem(self.profile, op, lhs, rhs))
-        if choice is None:
-            return None
-        x, y = choice
-        return MatrixProductSchedule(thread_blocks=Threads2D(x, y))
+    def matrix_product(self, function: Function) -> MatrixProductSchedule | None:
+        """The schedule of a function's product, likewise.
 
-    def _product_of(self, function: Function) -> MatrixProductSchedule | None:
-        for entry in function.operations:
-            if isinstance(entry.op, DotGeneral):
-                lhs, rhs = (value.type for value in entry.operands)
-                return self.matrix_product(entry.op, lhs, rhs)
-        return None
+        A tile for tensor cores is asked for those products that they compute.
+        """
+        explicit = self._options.matrix_product_schedule
+        reader = self.readers.get(ScheduleFamily.MATRIX_PRODUCT)
+        if explicit is not None and explicit.tile is None:
+            return explicit
+        if explicit is None and reader is None:
+            return None
+        tiles = unit_tiles(function, self.profile)
+        if explicit is not None or reader is None:
+            return explicit if tiles else None
+        entry, op = find_product(function)
+        lhs, rhs = (value.type for value in entry.operands)
+        choice = reader.resolve(
+            matrix_product_problem(self.profile, op, lhs, rhs, tiles)
+        )
+        return None if choice is None else MatrixProductSchedule.of(choice)
 
     def _scan(self, function: Function) -> GeneratedScanSchedule | None:
         reader = self.readers.get(ScheduleFamily.SCAN)

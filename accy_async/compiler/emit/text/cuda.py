@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from accy_async.compiler.emit.text import tensor_cores
 from accy_async.compiler.emit.text.dialect import CUDA, FAST_CUDA
 from accy_async.compiler.emit.text.keywords import are_approximate, check_cpp_kernels
 from accy_async.compiler.emit.text.operations import Operations
 from accy_async.compiler.emit.text.printer import KernelPrinter
-from accy_async.compiler.form import Kernel
+from accy_async.compiler.form import Kernel, TileProduct
 from accy_async.dtypes import DType
 
 __all__ = ["emit_cuda"]
@@ -53,7 +54,10 @@ def emit_cuda(kernels: Sequence[Kernel]) -> str:
     dialect = FAST_CUDA if are_approximate(kernels) else CUDA
     operations = Operations(dialect)
     parts = [_CudaPrinter(kernel, dialect, operations).text() for kernel in kernels]
-    return "\n\n".join([_HEAD, *operations.helpers.text(), *parts]) + "\n"
+    head = [_HEAD]
+    if any(kernel.dynamic_shared_bytes for kernel in kernels):
+        head.append(tensor_cores.text(kernels))
+    return "\n\n".join([*head, *operations.helpers.text(), *parts]) + "\n"
 
 
 class _CudaPrinter(KernelPrinter):
@@ -79,6 +83,13 @@ class _CudaPrinter(KernelPrinter):
                     value = f"{value} != 0"
                 lines.append(f"    const {kind} {name} = {value};")
         return "\n".join([*lines, *self.body(), "}"])
+
+    def tile_product(self, statement: TileProduct) -> None:
+        values = [self.value(place) for place in statement.places]
+        sums = [self.names.of(name) for name in statement.sums]
+        operands = [self.array(operand.buffer) for operand in statement.operands]
+        for line in tensor_cores.call(statement, operands, values, sums):
+            self.line(line)
 
     def barrier(self) -> str:
         return "__syncthreads();"

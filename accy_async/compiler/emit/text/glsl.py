@@ -79,7 +79,7 @@ def emit_glsl(kernel: Kernel, target: VulkanTarget | None = None) -> str:
 class _GlslPrinter(KernelPrinter):
     def __init__(self, kernel: Kernel, target: VulkanTarget) -> None:
         dialect = FAST_GLSL if kernel.is_approximate else GLSL
-        super().__init__(kernel, dialect, Operations(dialect))
+        super().__init__(kernel.without_units(), dialect, Operations(dialect))
         self._target = target
 
     def text(self) -> str:

@@ -68,7 +68,7 @@ class _MslPrinter(KernelPrinter):
     def __init__(
         self, kernel: Kernel, operations: Operations, target: MetalTarget, number: int
     ) -> None:
-        super().__init__(kernel, operations.dialect, operations)
+        super().__init__(kernel.without_units(), operations.dialect, operations)
         self._block = f"Scalars{number}"
         self._refuse(target)
 

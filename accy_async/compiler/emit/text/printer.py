@@ -37,6 +37,7 @@ from accy_async.compiler.form import (
     Select,
     Statement,
     Store,
+    TileProduct,
     Unary,
 )
 from accy_async.compiler.form.traversal import every_statement
@@ -156,8 +157,14 @@ class KernelPrinter(ABC):
                 self._for(statement)
             case Region():
                 self._region(statement)
+            case TileProduct():
+                self.tile_product(statement)
             case _:
                 raise AssertionError(f"no printer for {type(statement).__name__}")
+
+    def tile_product(self, statement: TileProduct) -> None:
+        """Print a product of tiles, in languages that have units for it."""
+        raise AssertionError(f"no units in {self.dialect.name} for {statement.tile}")
 
     def _store(self, statement: Store) -> None:
         place = self._element(statement.array, statement.index)
