@@ -29,6 +29,7 @@ from accy_async.fragment.submission import (
     launches_alone,
     submit_prepared,
 )
+from accy_async.graph.lowering.lowered import LoweredGraph
 from accy_async.graph.lowering.policy import (
     FIRST_LOWERED_RUN,
     can_lower,
@@ -274,7 +275,7 @@ class Lane:
         if prepared is None:
             return
         lowered = prepared.lowered
-        if lowered is not None and lowered.is_made:
+        if isinstance(lowered, LoweredGraph) and lowered.is_made:
             lowered.launch(stream, None)
         elif self._ready is not None:
             self._backend.submit_launches(self._ready, stream)

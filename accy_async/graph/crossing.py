@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from accy_async.graph.job import Job
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.run import Run
     from accy_async.graph.whereabouts import Whereabouts
     from accy_async.observe.protocol import Observer
@@ -73,6 +74,7 @@ class CrossingExecutive(GraphExecutive):
         options: LaunchOptions,
         observer: Observer | None = None,
         places: Whereabouts | None = None,
+        prepared: PreparedGraph | None = None,
     ) -> Run:
         """Start a run in a task of the group; see `GraphExecutive.start`.
 
@@ -101,7 +103,7 @@ class CrossingExecutive(GraphExecutive):
                         f"options.signal_event: {of.device} cannot wait for "
                         f"{device.device}, which the plan runs on too: await the run"
                     )
-        return super().start(group, plan, bindings, options, observer, places)
+        return super().start(group, plan, bindings, options, observer, places, prepared)
 
     async def _lease(self, job: Job) -> None:
         """Have streams on each device; waits for none, as for a single one.

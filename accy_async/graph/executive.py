@@ -25,11 +25,8 @@ from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
 from accy_async.graph.job import Job, title_of
 from accy_async.graph.leasing import lease_streams
-from accy_async.graph.lowering.policy import (
-    FIRST_LOWERED_RUN,
-    lower,
-    lower_parts,
-)
+from accy_async.graph.lowering.parted import LoweredParts
+from accy_async.graph.lowering.policy import FIRST_LOWERED_RUN, lower
 from accy_async.graph.lowering.replay import (
     operations_of,
     replay,
@@ -135,10 +132,13 @@ class GraphExecutive:
         options: LaunchOptions,
         observer: Observer | None = None,
         places: Whereabouts | None = None,
+        prepared: PreparedGraph | None = None,
     ) -> Run:
         """Start a run in a task of the group. Sync; submits nothing yet.
 
-        ``places`` says where everything is, for an executive of several devices.
+        ``places`` says where everything is, for an executive of several devices. What
+        is ``prepared`` is the plan as it was made ready for just that; no other run
+        may use it meanwhile.
 
         Raises:
             InvalidType: ``plan`` is no plan, or a binding cannot be one.
@@ -168,6 +168,7 @@ class GraphExecutive:
         job = Job(
             run, plan, bindings, bound, options, progress, scope, observer, places
         )
+        job.prepared = prepared
         group.start_soon(self._main, job)
         after_first_step(functools.partial(self._see_begun, job))
         return run
@@ -281,19 +282,14 @@ class GraphExecutive:
             self._unobserved.keep(job.run)
 
     async def _run(self, job: Job) -> None:
-        job.prepared = await self._preparer.take(
-            job.plan, job.bindings, job.bound, job.options, job.places
-        )
+        if job.prepared is None:
+            job.prepared = await self._preparer.take(
+                job.plan, job.bindings, job.bound, job.options, job.places
+            )
         job.progress.unguarded = job.prepared.unguarded
-        is_observed = job.observer is not None
-        if job.prepared.has_calls:
-            job.parted = await lower_parts(
-                job.prepared, job.options, is_observed=is_observed
-            )
-        else:
-            job.lowered = await lower(
-                job.prepared, job.options, is_observed=is_observed
-            )
+        job.lowered = await lower(
+            job.prepared, job.options, is_observed=job.observer is not None
+        )
         await self._lease(job)
         backend, options = self._backend, job.options
         for event in options.wait_events:
@@ -321,6 +317,19 @@ class GraphExecutive:
 
         Cancellation: nothing further is submitted.
         """
+        if isinstance(job.lowered, LoweredParts):
+            parts = PartsRunner(
+                self._backend,
+                prepared,
+                job.lowered,
+                job.progress,
+                job.streams,
+                await laid_out(job.plan, len(job.streams)),
+                job.take_event(self._new_event),
+                self._governor,
+            )
+            await parts.run_parts()
+            return parts.memories
         if job.lowered is not None:
             count = operations_of(job.lowered)
             if not self._governor.may_submit(job.progress, count):
@@ -338,19 +347,6 @@ class GraphExecutive:
                 layout,
             )
             return job.lowered.memories
-        if job.parted is not None:
-            parts = PartsRunner(
-                self._backend,
-                prepared,
-                job.parted,
-                job.progress,
-                job.streams,
-                await laid_out(job.plan, len(job.streams)),
-                job.take_event(self._new_event),
-                self._governor,
-            )
-            await parts.run_parts()
-            return parts.memories
         runner = Runner(
             self._backend,
             prepared,

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
     from accy_async.backends.handles import EventHandle, StreamHandle
     from accy_async.graph.bindings import Binding, Memory
-    from accy_async.graph.lowering.lowered import LoweredGraph
-    from accy_async.graph.lowering.parted import LoweredParts
+    from accy_async.graph.lowering.policy import Lowered
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.prepared import PreparedGraph
@@ -56,8 +55,7 @@ class Job:
         self.observer = observer
         self.places = places
         self.telling: Telling | None = None
-        self.lowered: LoweredGraph | None = None
-        self.parted: LoweredParts | None = None
+        self.lowered: Lowered | None = None
         self.max_streams = 1
         self.streams: list[StreamHandle] = []
         self.leased: list[StreamHandle] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from accy_async.graph.lowering.parted import LoweredParts
 from accy_async.graph.lowering.replay import side_streams
 from accy_async.graph.parting import streams_of
 from accy_async.graph.slices import laid_out
@@ -25,10 +26,10 @@ async def lease_streams(job: Job, streams: StreamPool, backend: Backend) -> None
     What was leased is in ``job.leased``, however this ends.
     """
     own = job.options.stream
-    if job.lowered is not None:
+    if isinstance(job.lowered, LoweredParts):
+        wanted = [0] * streams_of(job.lowered)
+    elif job.lowered is not None:
         wanted = [0] * (1 + side_streams(job.lowered))
-    elif job.parted is not None:
-        wanted = [0] * streams_of(job.parted)
     elif own is not None:
         wanted = []
         job.max_streams = 1

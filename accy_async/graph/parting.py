@@ -66,7 +66,7 @@ class PartsRunner(Runner):
         )
         self._parted = parted
         self._layout = layout
-        self._parting = parted.parting
+        self._parting = parted.shape
         self._block = prepared.plan.order.top
         self._streams = streams
         self._take_event = take_event
@@ -196,7 +196,7 @@ def _lanes_of(parted: LoweredParts, count: int) -> list[int]:
     """The lane of each part: that of one before it, if that is the last there."""
     lanes: list[int] = []
     last: dict[int, int] = {}
-    for number, part in enumerate(parted.parting.parts):
+    for number, part in enumerate(parted.shape.parts):
         behind = [lane for lane, one in last.items() if one in part.parts]
         if behind:
             lane = behind[0]

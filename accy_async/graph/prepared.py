@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.joined import JoinedBackend
     from accy_async.graph.actions import Kernels
-    from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.lowering.outline import Obstacle
-    from accy_async.graph.lowering.parted import LoweredParts
+    from accy_async.graph.lowering.policy import Lowered
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.whereabouts import Whereabouts
@@ -67,10 +66,10 @@ class PreparedGraph:
     Attributes:
         has_lost_kernels: whether a kernel of it, which somebody lent, was destroyed.
         runs: how many runs it has served, one that goes on included.
-        lowered: it as a device graph, once it is one; its own.
         has_calls: whether some nodes are called on the host.
-        parted: it as several of them around its calls on the host, likewise.
-        obstacles: what keeps it from being one, where that was found.
+        lowered: it as a device graph, or as several, once it is; its own.
+        obstacles: what keeps it from that, where that was found.
+        is_closed: whether `close` was called.
         awaited: the items of the plan's top block that runs' users awaited by
             themselves.
 
@@ -98,8 +97,8 @@ class PreparedGraph:
         self.is_in_use = False
         self.has_lost_kernels = False
         self.runs = 0
-        self.lowered: LoweredGraph | None = None
-        self.parted: LoweredParts | None = None
+        self.is_closed = False
+        self.lowered: Lowered | None = None
         self.has_calls = any(node.is_host for node in plan.nodes)
         self.obstacles: tuple[Obstacle, ...] = ()
         self.awaited: set[int] = set()
@@ -271,6 +270,7 @@ class PreparedGraph:
 
     def close(self) -> None:
         """Destroy scratch and events; what is in use goes to the reaper."""
+        self.is_closed = True
         errors: list[Exception] = []
         self._destroy(errors)
         raise_together("closing a prepared plan", None, errors)
@@ -331,9 +331,6 @@ class PreparedGraph:
         if self.lowered is not None:
             handles += self.lowered.handles()
             self.lowered = None
-        if self.parted is not None:
-            handles += self.parted.handles()
-            self.parted = None
         handles += reversed(self._own_events)
         handles += reversed(self._scratch)
         destroy_all(self.backend, handles, errors)

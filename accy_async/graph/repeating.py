@@ -19,6 +19,7 @@ from accy_async.backends.cleanup import raise_together
 from accy_async.errors import DeviceError, LaunchArgumentMismatch
 from accy_async.graph.bindings import check_array
 from accy_async.graph.job import Job, title_of
+from accy_async.graph.lowering.lowered import LoweredGraph
 from accy_async.graph.nodes import HostSlot
 from accy_async.graph.options import LaunchOptions, Lowering, OnError
 from accy_async.graph.outcome import NodeState, RunStatistics
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from accy_async.backends.streampool import StreamPool
     from accy_async.graph.bindings import Binding
     from accy_async.graph.governor import Governor
-    from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.preparing import Preparer
 
@@ -152,7 +152,7 @@ class Repeater:
     ) -> RunStatistics:
         """Launch it, and return when it is done."""
         lowered = prepared.lowered
-        assert lowered is not None
+        assert isinstance(lowered, LoweredGraph)
         going = Repeated()
         self._runs.add(going)
         self._governor.enter_one()
@@ -295,7 +295,7 @@ def _fits(
     """
     lowered = prepared.lowered
     if (
-        lowered is None
+        not isinstance(lowered, LoweredGraph)
         or not lowered.is_made
         or lowered.watched
         or prepared.awaited

@@ -2,8 +2,9 @@
 
 `Session.prepare` gives a `PreparedPlan`. Where the plan can be lowered, a run of it is
 one launch of a device graph on a stream of its own and one wait: there is no task, no
-`Run`, and nothing is kept for each node. What cannot be lowered is run as
-`Session.run` does.
+`Run`, and nothing is kept for each node. A plan with calls on the host is several
+graphs, and a run goes from one to the next as `Session.run` does. What cannot be
+lowered is run just so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from accy_async.backends.cleanup import raise_together
 from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.timeline import Mark
 from accy_async.errors import GraceExpired, GraphError, InvalidType, SessionClosed
+from accy_async.graph.lowering.lowered import LoweredGraph
+from accy_async.graph.lowering.parted import LoweredParts
 from accy_async.graph.lowering.policy import follow
 from accy_async.graph.nodes import HostSlot
 
@@ -27,15 +30,18 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import StreamHandle
     from accy_async.dtypes import ScalarArgument
     from accy_async.graph.bindings import Binding, Memory
-    from accy_async.graph.lowering.lowered import LoweredGraph
     from accy_async.graph.lowering.outline import Obstacle
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.prepared import PreparedGraph
 
 __all__ = ["PlainRun", "PreparedPlan"]
 
-PlainRun = Callable[[Mapping[str, "Binding"], "LaunchOptions"], Awaitable[object]]
-"""Runs the plan with these bindings and options, as `Session.run` does."""
+PlainRun = Callable[
+    [Mapping[str, "Binding"], "LaunchOptions", "PreparedGraph | None"],
+    Awaitable[object],
+]
+"""Runs the plan with these bindings and options, as `Session.run` does; as what it was
+made ready for them, if anything."""
 
 Check = Callable[
     [Mapping[str, "Binding"], "LaunchOptions"],
@@ -52,7 +58,7 @@ class PreparedPlan(ClosedOnExit):
     come one after the other, in the order of the calls.
 
     Attributes:
-        obstacles: what kept it from being lowered; empty where it is a device graph.
+        obstacles: what kept it from being lowered; empty where it is.
     """
 
     def __init__(
@@ -71,12 +77,16 @@ class PreparedPlan(ClosedOnExit):
         self._bindings = dict(bindings)
         self._run_plainly = run_plainly
         self._grace_s = grace_s
-        self._lowered: LoweredGraph | None = prepared.lowered
+        lowered = prepared.lowered
+        self._lowered = lowered if isinstance(lowered, LoweredGraph) else None
+        self._parts = lowered if isinstance(lowered, LoweredParts) else None
+        # Of changes, and of runs in parts: they come one after the other.
+        self._turn = anyio.Lock()
         self._stream: StreamHandle | None = None
         if self._lowered is not None:
             self._stream = backend.create_stream()
             self._line = backend.mark(self._stream).timeline
-        outline = None if self._lowered is None else self._lowered.outline
+        outline = None if self._lowered is None else self._lowered.shape
         # What a launch has to do besides launching: most have nothing.
         self._has_events = outline is not None and bool(
             outline.waits or outline.signals
@@ -91,25 +101,26 @@ class PreparedPlan(ClosedOnExit):
 
     @property
     def is_lowered(self) -> bool:
-        """True where a run is one launch of a device graph."""
-        return self._lowered is not None
+        """True where a run is one launch of a device graph, or of one for each part."""
+        return self._lowered is not None or self._parts is not None
 
     @property
     def stream(self) -> StreamHandle | None:
-        """The stream that its runs are launched on; None where it is not lowered."""
+        """The stream that its runs are launched on; None where it is not one graph."""
         return self._stream
 
     @property
     def made(self) -> int:
         """How often a device graph was made for it; changes in place make none."""
-        return 0 if self._lowered is None else self._lowered.made
+        lowered = self._lowered or self._parts
+        return 0 if lowered is None else lowered.made
 
     async def run(self) -> None:
         """Run the plan, and return when all of it is done.
 
         Raises:
             DeviceError: a node failed, by name where the device tells.
-            ExceptionGroup: everything that failed, where the plan is not lowered.
+            ExceptionGroup: everything that failed, where the plan is not one graph.
             InvalidGraph: something that it uses was destroyed.
             SessionClosed: it was closed, or its session was.
 
@@ -118,7 +129,7 @@ class PreparedPlan(ClosedOnExit):
             that is left so is closed.
         """
         if self._lowered is None:
-            await self._run_unlowered()
+            await self._run_with_others()
             return
         while self._has_arrays and not self._line.is_idle:  # others may come first
             await self._line.wait_reached(self._line.submitted)
@@ -135,8 +146,8 @@ class PreparedPlan(ClosedOnExit):
         Runs that are submitted one after the other follow each other on the device.
 
         Raises:
-            GraphError: the plan is not lowered; or it copies from or to arrays of the
-                host, and its last run is not done.
+            GraphError: the plan is not lowered, or has calls on the host; or it copies
+                from or to arrays of the host, and its last run is not done.
             InvalidGraph: something that it uses was destroyed.
             SessionClosed: it was closed, or its session was.
         """
@@ -160,7 +171,7 @@ class PreparedPlan(ClosedOnExit):
         """Have the next runs use other buffers, arrays and scalars.
 
         Changes that are asked for at the same time are made one after the other. Each
-        costs some 15 us for each node that it is for, and nothing for the rest; a loop
+        costs some 8 us for each node that it is for, and nothing for the rest; a loop
         of another number of iterations, or another array of the host, may take another
         device graph.
 
@@ -176,31 +187,29 @@ class PreparedPlan(ClosedOnExit):
 
         Cancellation: before anything has changed.
         """
-        prepared, before = self._prepared, self._bindings
-        merged, bound, options = self._merge(bindings, runtime_scalars)
-        if self._lowered is None:
-            self._bindings, prepared.options = dict(merged), options
-            await anyio.lowlevel.checkpoint()
-            return
-        if not self._line.is_idle:
-            await self._line.wait_reached(self._line.submitted)
-        else:
-            await anyio.lowlevel.checkpoint()
-        if self._is_closed or self._bindings is not before:  # since
+        self._merge(bindings, runtime_scalars)  # refuses at once what does not fit
+        async with self._turn:
+            if self._lowered is not None and not self._line.is_idle:
+                await self._line.wait_reached(self._line.submitted)
+            # What it is bound to may have changed since.
             merged, bound, options = self._merge(bindings, runtime_scalars)
-        try:
-            follow(prepared, prepared.rebind(bound, options))
-        except BaseException as error:
-            errors: list[Exception] = []
-            self.close_now(errors)
-            raise_together("rebinding a plan", error, errors)
-            raise
-        self._bindings = dict(merged)
+            prepared = self._prepared
+            if not self.is_lowered:
+                self._bindings, prepared.options = dict(merged), options
+                return
+            try:
+                follow(prepared, prepared.rebind(bound, options))
+            except BaseException as error:
+                errors: list[Exception] = []
+                self.close_now(errors)
+                raise_together("rebinding a plan", error, errors)
+                raise
+            self._bindings = dict(merged)
 
     def end(self) -> None:
         """Refuse all further use: its session ends, which destroys what it has."""
         self._is_closed = True
-        self._lowered = None
+        self._lowered = self._parts = None
 
     async def aclose(self) -> None:
         """Give back what it has; work in flight is awaited for the session's grace.
@@ -214,7 +223,7 @@ class PreparedPlan(ClosedOnExit):
         """
         if self._is_closed:
             return
-        if self._lowered is not None and self._backend.is_healthy:
+        if self.is_lowered and self._backend.is_healthy:
             await self._settle(None)
         errors: list[Exception] = []
         self.close_now(errors)
@@ -242,29 +251,51 @@ class PreparedPlan(ClosedOnExit):
     def _refuse(self) -> None:
         if self._is_closed:
             raise SessionClosed("this prepared plan is closed")
+        if self._parts is not None:
+            raise GraphError(
+                "submit: the plan has calls on the host, which somebody has to await: "
+                "use run"
+            )
         named = "; ".join(map(str, self.obstacles))
         raise GraphError(f"submit: the plan is not lowered: {named}")
 
     def _submit_with_events(self, lowered: LoweredGraph) -> Mark:
         backend, events = self._backend, self._prepared.events
-        for name in lowered.outline.waits:
+        for name in lowered.shape.waits:
             backend.stream_wait_event(self._stream, events[name])
         position = lowered.launch(self._stream, None)
-        for name in lowered.outline.signals:
+        for name in lowered.shape.signals:
             position = backend.record_event(events[name], self._stream)
         return Mark(self._line, position)
 
-    async def _run_unlowered(self) -> None:
+    async def _run_with_others(self) -> None:
+        """Run it as a run of its session's."""
         if self._is_closed:
             self._refuse()
-        await self._run_plainly(self._bindings, self._prepared.options)
+        if self._parts is None:
+            await self._run_plainly(self._bindings, self._prepared.options, None)
+            return
+        async with self._turn:
+            if self._is_closed:
+                self._refuse()
+            prepared = self._prepared
+            try:
+                await self._run_plainly(self._bindings, prepared.options, prepared)
+            finally:
+                if prepared.is_closed:  # as something of it was left in flight
+                    self.end()
+
+    async def _wait_idle(self) -> None:
+        """Return when nothing of it is in flight."""
+        if self._lowered is not None:
+            await self._line.wait_reached(self._line.submitted)
+            return
+        async with self._turn:
+            pass
 
     async def _settle(self, primary: BaseException | None) -> None:
         """Wait for what is in flight; close where the grace is not enough."""
-        line = self._line
-        settled = await self._backend.settle(
-            lambda: line.wait_reached(line.submitted), self._grace_s
-        )
+        settled = await self._backend.settle(self._wait_idle, self._grace_s)
         if not isinstance(settled, SettleTimeout):
             return
         errors: list[Exception] = [
@@ -284,7 +315,7 @@ class PreparedPlan(ClosedOnExit):
         if self._is_closed:
             return
         self._is_closed = True
-        self._lowered = None
+        self._lowered = self._parts = None
         try:
             self._prepared.close()
         except Exception as error:  # noqa: BLE001 - raised by the caller

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from typing import TYPE_CHECKING
 
+import anyio
 import anyio.lowlevel
 
-from accy_async.backends.cleanup import leaves
+from accy_async.backends.cleanup import leaves, raise_together
 from accy_async.errors import DeviceLost, GraphError
 from accy_async.graph.outcome import (
     NodeSkipped,
@@ -181,6 +182,24 @@ class Run:
         self._is_observed = True
         if not self.is_done:
             self._cancel()
+
+    async def wait_tied(self) -> RunStatistics:
+        """Wait for the run; whoever cancels the wait cancels the run.
+
+        Raises:
+            As the run itself.
+
+        Cancellation: returns once the run is over: within the grace, or with a
+            `GraceExpired` in an ExceptionGroup.
+        """
+        try:
+            return await self.wait()
+        except anyio.get_cancelled_exc_class() as cancelled:
+            self.cancel()
+            with anyio.CancelScope(shield=True):
+                await self.wait_over()
+            raise_together(f"run {self.name!r}", cancelled, self.cleanup_errors())
+            raise
 
     def binding(self, slot: str) -> Binding:
         """What holds a bound slot's value after the run, as it was bound.

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import anyio
-import anyio.lowlevel
-
-from accy_async.backends.cleanup import raise_together
 from accy_async.graph.options import LaunchOptions
 from accy_async.observe.protocol import phase
 from accy_async.pipeline.launch import launch_pipeline
@@ -21,6 +17,7 @@ if TYPE_CHECKING:
     from accy_async.graph.bindings import Binding
     from accy_async.graph.outcome import RunStatistics
     from accy_async.graph.plan import LaunchGraphPlan
+    from accy_async.graph.prepared import PreparedGraph
     from accy_async.graph.replaying import PreparedPlan
     from accy_async.graph.run import Run
     from accy_async.observe.protocol import Observer
@@ -124,8 +121,9 @@ class SessionLaunches(SessionCore):
 
         Loads its kernels, allocates its scratch and, where it can be lowered, makes
         it one graph of the device: ``await prepared.run()`` is then little more than
-        a launch and a wait. Nobody observes such runs, and single nodes cannot be
-        awaited in them.
+        a launch and a wait. Of a plan with calls on the host it makes a graph for each
+        part between them. Nobody observes such runs, and single nodes cannot be awaited
+        in them.
 
         Args:
             plan: what to run.
@@ -143,9 +141,18 @@ class SessionLaunches(SessionCore):
         self._check("prepare")
 
         async def run_plainly(
-            bindings: Mapping[str, Binding], options: LaunchOptions
+            bindings: Mapping[str, Binding],
+            options: LaunchOptions,
+            prepared: PreparedGraph | None,
         ) -> RunStatistics:
-            return await self.run(plan, bindings, options)
+            if prepared is None:
+                return await self.run(plan, bindings, options)
+            self._check("run")
+            assert self._group is not None
+            run = self._runs.start(
+                self._group, plan, bindings, options, prepared=prepared
+            )
+            return await run.wait_tied()
 
         return await self._runs.prepare(
             plan,
@@ -183,11 +190,4 @@ class SessionLaunches(SessionCore):
             if again is not None:
                 return await again
         run = self.start(plan, bindings, options, observer=observer)
-        try:
-            return await run
-        except anyio.get_cancelled_exc_class() as cancelled:
-            run.cancel()
-            with anyio.CancelScope(shield=True):
-                await run.wait_over()
-            raise_together(f"run {run.name!r}", cancelled, run.cleanup_errors())
-            raise
+        return await run.wait_tied()

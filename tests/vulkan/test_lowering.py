@@ -25,6 +25,7 @@ from accy_async.compiler.form import KernelBuilder
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import AccyError, DeviceError, DeviceLost
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
+from accy_async.graph.lowering import LoweredGraph
 from accy_async.graph.lowering.parts import part_plan
 from accy_async.graph.outcome import NodeState
 from accy_async.graph.run import Run
@@ -351,7 +352,7 @@ def test_only_touched_parts_are_recorded_again() -> None:
             plan, bindings, attrs.evolve(ALWAYS, runtime_scalars=())
         )
         lowered = prepared._prepared.lowered
-        assert lowered is not None
+        assert isinstance(lowered, LoweredGraph)
         graph = backend._table.get(lowered._graph).payload  # type: ignore[arg-type]
         before = graph.segments[0].recordings  # type: ignore[attr-defined]
         other = session.allocate(1, U32)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from accy_async.backends.guards import GuardOf
     from accy_async.backends.handles import StreamHandle
     from accy_async.graph.bindings import Memory
+    from accy_async.graph.lowering.parts import Parting
     from accy_async.graph.prepared import PreparedGraph
 
 __all__ = ["MOST_WATCHED", "LoweredGraph"]
@@ -30,7 +31,7 @@ class LoweredGraph:
         outline: the plan as one graph.
 
     Attributes:
-        outline: the plan as one graph, for the scalars that it has now.
+        shape: the plan as one graph, for the scalars that it has now.
         made: how often a device graph was made for it.
         updated: how often one was changed in place.
         watched: the items of the plan's top block that record an event, in the
@@ -38,7 +39,7 @@ class LoweredGraph:
     """
 
     def __init__(self, prepared: PreparedGraph, outline: Outline) -> None:
-        self.outline = outline
+        self.shape = outline
         self.made = self.updated = 0
         self.watched: tuple[int, ...] = ()
         self._backend = prepared.backend
@@ -56,14 +57,15 @@ class LoweredGraph:
             AccyError: the device refused; there is no device graph then.
         """
         self._drop_graph()
-        request = self._binder.bind(self.outline, self._records())
+        request = self._binder.bind(self.shape, self._records())
         self._graph = self._backend.create_graph(request)
         self.made += 1
 
-    def watch(self, items: Collection[int]) -> bool:
-        """Have events recorded after these items too; True where one is new.
+    def watch(self, items: Collection[int]) -> None:
+        """Have events recorded after these items too.
 
-        `make` has to be called then. Items beyond `MOST_WATCHED` are left out.
+        Where one is new there is no device graph until `make` is called. Items beyond
+        `MOST_WATCHED` are left out.
 
         Raises:
             AccyError: the device refused to open an event.
@@ -74,26 +76,32 @@ class LoweredGraph:
             self._events[item] = self._backend.create_event()
         if fresh:
             self.watched = tuple(sorted(self._events))
-        return bool(fresh)
+            self._drop_graph()
 
-    def change(self, outline: Outline, nodes: Sequence[int]) -> None:
+    def change(self, shape: Outline | Parting, nodes: Sequence[int]) -> None:
         """Follow what the prepared plan has become.
 
         Args:
-            outline: the plan as one graph, which may be another one now.
+            shape: the plan as one graph, which may be another one now.
             nodes: those whose launches are others now.
 
         Raises:
             AccyError: the device refused; there is no device graph then.
         """
-        self.outline = outline
+        assert isinstance(shape, Outline)
+        self.shape = shape
         self._binder.forget(nodes)
         if self._graph is not None:
-            request = self._binder.bind(outline, self._records())
+            request = self._binder.bind(shape, self._records())
             if self._backend.update_graph(self._graph, request):
                 self.updated += 1
                 return
         self.make()
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it is made of, those within loops left out."""
+        return len(self.shape.body)
 
     @property
     def is_made(self) -> bool:
@@ -103,7 +111,7 @@ class LoweredGraph:
     @property
     def memories(self) -> Sequence[Memory]:
         """What holds each slot's value after a launch."""
-        return self._binder.memories(self.outline.where)
+        return self._binder.memories(self.shape.where)
 
     @property
     def events(self) -> Mapping[int, EventHandle]:
@@ -118,10 +126,6 @@ class LoweredGraph:
         """
         assert self._graph is not None
         return self._backend.launch_graph(self._graph, stream, guard_of)
-
-    def close_graph(self) -> None:
-        """Destroy the device graph alone: it is to be made anew."""
-        self._drop_graph()
 
     def handles(self) -> Iterator[Handle]:
         """What it owns, as it is to be destroyed."""

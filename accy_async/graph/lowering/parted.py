@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from accy_async.backends.cleanup import raise_together
 from accy_async.graph.lowering.lowered import LoweredGraph
+from accy_async.graph.lowering.parts import Parting
 
 if TYPE_CHECKING:
     from accy_async.backends.handles import Handle
     from accy_async.graph.bindings import Memory
-    from accy_async.graph.lowering.parts import Parting
+    from accy_async.graph.lowering.outline import Outline
     from accy_async.graph.prepared import PreparedGraph
 
 __all__ = ["LoweredParts"]
@@ -25,15 +26,25 @@ class LoweredParts:
         parting: the plan as parts and calls.
 
     Attributes:
-        parting: as given, or as `change` said last.
+        shape: the plan as parts and calls, as `change` said last.
         graphs: of each part, its device graph.
     """
 
     def __init__(self, prepared: PreparedGraph, parting: Parting) -> None:
         self._prepared = prepared
-        self.parting = parting
+        self.shape = parting
         self.graphs: tuple[LoweredGraph, ...] = ()
         self._set(parting)
+
+    @property
+    def made(self) -> int:
+        """How often device graphs were made for it, those that it has."""
+        return sum(graph.made for graph in self.graphs)
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it is made of, those within loops left out."""
+        return sum(graph.node_count for graph in self.graphs)
 
     @property
     def is_made(self) -> bool:
@@ -44,18 +55,17 @@ class LoweredParts:
     def memories(self) -> Sequence[Memory]:
         """What holds each slot's value when all parts are done."""
         first = self._prepared.initial_memories
-        return [first[slot] for slot in self.parting.where]
+        return [first[slot] for slot in self.shape.where]
 
     def watch(self, items: Collection[int]) -> None:
         """Have these items known to be done by themselves, too; `make` follows."""
         wanted: list[set[int]] = [set() for _ in self.graphs]
         for item in items:
-            part = self.parting.part_of[item]
+            part = self.shape.part_of[item]
             if part >= 0:
                 wanted[part].add(item)
         for graph, mine in zip(self.graphs, wanted, strict=True):
-            if mine and graph.watch(mine) and graph.is_made:
-                graph.close_graph()
+            graph.watch(mine)
 
     def make(self) -> None:
         """Make each graph that is not made. Any thread.
@@ -67,19 +77,20 @@ class LoweredParts:
             if not graph.is_made:
                 graph.make()
 
-    def change(self, parting: Parting, nodes: Sequence[int]) -> None:
+    def change(self, shape: Outline | Parting, nodes: Sequence[int]) -> None:
         """Follow what the prepared plan has become; see `LoweredGraph.change`.
 
         Raises:
             AccyError: the device refused.
         """
-        if len(parting.parts) != len(self.parting.parts):
+        assert isinstance(shape, Parting)
+        if len(shape.parts) != len(self.shape.parts):
             self.close()
-            self._set(parting)
+            self._set(shape)
             self.make()
             return
-        self.parting = parting
-        for part, graph in zip(parting.parts, self.graphs, strict=True):
+        self.shape = shape
+        for part, graph in zip(shape.parts, self.graphs, strict=True):
             graph.change(part.outline, nodes)
 
     def handles(self) -> Iterator[Handle]:
@@ -102,7 +113,7 @@ class LoweredParts:
         raise_together("closing a lowered plan", None, errors)
 
     def _set(self, parting: Parting) -> None:
-        self.parting = parting
+        self.shape = parting
         self.graphs = tuple(
             LoweredGraph(self._prepared, part.outline) for part in parting.parts
         )

@@ -9,19 +9,12 @@ What refuses to be lowered runs as before, and says why.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import AccyError, GraphError
 from accy_async.graph.lowering.lowered import LoweredGraph
-from accy_async.graph.lowering.outline import (
-    Obstacle,
-    Outline,
-    outline,
-    several_devices,
-)
+from accy_async.graph.lowering.outline import Obstacle, outline, several_devices
 from accy_async.graph.lowering.parted import LoweredParts
 from accy_async.graph.lowering.parts import TOO_SMALL, Parting, part_plan
 from accy_async.graph.nodes import RuntimeScalar
@@ -29,19 +22,15 @@ from accy_async.graph.options import Lowering
 
 if TYPE_CHECKING:
     from accy_async.backends.capabilities import Capabilities
+    from accy_async.graph.lowering.outline import Outline
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.prepared import PreparedGraph
 
-__all__ = [
-    "FIRST_LOWERED_RUN",
-    "MOST_NODES",
-    "can_lower",
-    "follow",
-    "lower",
-    "lower_now",
-    "lower_parts",
-]
+__all__ = ["FIRST_LOWERED_RUN", "MOST_NODES", "Lowered", "can_lower", "follow", "lower"]
+
+Lowered = LoweredGraph | LoweredParts
+"""A plan as one device graph, or as several around its calls on the host."""
 
 FIRST_LOWERED_RUN = 2
 """The run from which on a prepared plan is a device graph, unless told otherwise."""
@@ -52,15 +41,15 @@ MOST_NODES = 20_000
 _MADE_AT_ONCE = 32
 """Nodes of graphs that are made on the spot; larger ones are on a thread."""
 
-_LoweredT = TypeVar("_LoweredT")
-
 _log = logging.getLogger("accy_async.graph")
 
 
 async def lower(
     prepared: PreparedGraph, options: LaunchOptions, *, is_observed: bool
-) -> LoweredGraph | None:
-    """The device graph to run a prepared plan as; None to run it node by node.
+) -> Lowered | None:
+    """What a prepared plan is to run as; None to run it node by node.
+
+    A plan with calls on the host is a device graph for each part between them.
 
     Args:
         prepared: the plan; its count of runs includes this one.
@@ -71,33 +60,9 @@ async def lower(
         GraphError: it must be lowered and cannot be; every obstacle is named.
         AccyError: it must be lowered and the device refused.
 
-    Cancellation: nothing has been submitted; a graph that is being made on a
-        thread is destroyed there.
+    Cancellation: nothing has been submitted; graphs that are being made on a
+        thread are destroyed there.
     """
-    return await _lower(prepared, options, lower_now, is_observed=is_observed)
-
-
-async def lower_parts(
-    prepared: PreparedGraph, options: LaunchOptions, *, is_observed: bool
-) -> LoweredParts | None:
-    """The same for a plan with calls on the host: a device graph for each part.
-
-    Raises:
-        As `lower`.
-
-    Cancellation: as for `lower`.
-    """
-    now = partial(_part_now, must=options.lowering is Lowering.ALWAYS)
-    return await _lower(prepared, options, now, is_observed=is_observed)
-
-
-async def _lower(
-    prepared: PreparedGraph,
-    options: LaunchOptions,
-    now: Callable[[PreparedGraph], Awaitable[_LoweredT]],
-    *,
-    is_observed: bool,
-) -> _LoweredT | None:
     must = options.lowering is Lowering.ALWAYS
     if options.lowering is Lowering.NEVER:
         return None
@@ -116,7 +81,7 @@ async def _lower(
         prepared.obstacles = (_too_large(len(prepared.plan.nodes)),)
         return None
     try:
-        return await now(prepared)
+        return await _lower_now(prepared, must=must)
     except AccyError as error:
         if must or not prepared.backend.is_healthy:
             raise
@@ -126,77 +91,13 @@ async def _lower(
         return None
 
 
-async def _part_now(prepared: PreparedGraph, *, must: bool) -> LoweredParts:
-    """The device graphs of a prepared plan's parts, up to date.
-
-    They are refused where nothing is won by them, unless they ``must`` be.
-
-    Raises:
-        As `lower_now`.
-    """
-    parted = prepared.parted
-    if parted is None:
-        found = _parting_of(prepared)
-        if isinstance(found, Parting) and not (must or found.is_worth_it):
-            found = (TOO_SMALL,)
-        if not isinstance(found, Parting):
-            prepared.obstacles = found
-            raise _refusal(prepared.plan, found)
-        parted = prepared.parted = LoweredParts(prepared, found)
-    parted.watch(prepared.awaited)
-    if not parted.is_made:
-        try:
-            await _make(parted, len(prepared.plan.nodes))
-        except BaseException:
-            if prepared.parted is parted:
-                prepared.parted = None
-            raise
-    return parted
-
-
-def _parting_of(prepared: PreparedGraph) -> Parting | tuple[Obstacle, ...]:
-    capabilities = prepared.backend.capabilities
-    if not capabilities.device_graphs:
-        return (_no_graphs(capabilities),)
-    return part_plan(
-        prepared.plan,
-        prepared.options.runtime_scalars,
-        has_loops=capabilities.device_loops,
-    )
-
-
-async def lower_now(prepared: PreparedGraph) -> LoweredGraph:
-    """The device graph of a prepared plan, up to date.
-
-    Raises:
-        GraphError: it cannot be lowered; every obstacle is named.
-        AccyError: the device refused.
-    """
-    lowered = prepared.lowered
-    if lowered is None:
-        found = _outline_of(prepared)
-        if not isinstance(found, Outline):
-            prepared.obstacles = found
-            raise _refusal(prepared.plan, found)
-        lowered = prepared.lowered = LoweredGraph(prepared, found)
-    has_more_watched = bool(prepared.awaited) and lowered.watch(prepared.awaited)
-    if has_more_watched or not lowered.is_made:
-        try:
-            await _make(lowered, len(lowered.outline.body))
-        except BaseException:
-            if prepared.lowered is lowered:
-                prepared.lowered = None
-            raise
-    return lowered
-
-
 def can_lower(prepared: PreparedGraph) -> bool:
     """True where the device has graphs, and nothing was found to be in the way."""
     return prepared.backend.capabilities.device_graphs and not prepared.obstacles
 
 
 def follow(prepared: PreparedGraph, nodes: list[int]) -> None:
-    """Have a prepared plan's device graph follow its new buffers or scalars.
+    """Have what a prepared plan runs as follow its new buffers or scalars.
 
     Args:
         prepared: the plan.
@@ -206,34 +107,70 @@ def follow(prepared: PreparedGraph, nodes: list[int]) -> None:
         GraphError: it cannot be lowered any more, by its scalars.
         AccyError: the device refused.
     """
-    if prepared.parted is not None:
-        parting = prepared.parted.parting
-        if any(isinstance(loop.count, RuntimeScalar) for loop in prepared.plan.loops):
-            parts = _parting_of(prepared)
-            if not isinstance(parts, Parting):
-                prepared.obstacles = parts
-                raise _refusal(prepared.plan, parts)
-            parting = parts
-        prepared.parted.change(parting, nodes)
     lowered = prepared.lowered
     if lowered is None:
         return
-    found = lowered.outline
+    shape = lowered.shape
     if any(isinstance(loop.count, RuntimeScalar) for loop in prepared.plan.loops):
-        again = _outline_of(prepared)
-        if not isinstance(again, Outline):
-            prepared.obstacles = again
-            raise _refusal(prepared.plan, again)
-        found = again
-    lowered.change(found, nodes)
+        shape = _shape_of(prepared, must=True)
+    lowered.change(shape, nodes)
 
 
-async def _make(lowered: LoweredGraph | LoweredParts, node_count: int) -> None:
+async def _lower_now(prepared: PreparedGraph, *, must: bool) -> Lowered:
+    """What a prepared plan runs as, up to date.
+
+    Parts too small to win anything are refused, unless they ``must`` be.
+
+    Raises:
+        GraphError: it cannot be lowered; every obstacle is named.
+        AccyError: the device refused.
+    """
+    lowered = prepared.lowered
+    if lowered is None:
+        shape = _shape_of(prepared, must=must)
+        if isinstance(shape, Parting):
+            lowered = LoweredParts(prepared, shape)
+        else:
+            lowered = LoweredGraph(prepared, shape)
+        prepared.lowered = lowered
+    if prepared.awaited:
+        lowered.watch(prepared.awaited)
+    if not lowered.is_made:
+        try:
+            await _make(lowered)
+        except BaseException:
+            if prepared.lowered is lowered:
+                prepared.lowered = None
+            raise
+    return lowered
+
+
+def _shape_of(prepared: PreparedGraph, *, must: bool) -> Outline | Parting:
+    """A prepared plan as one graph, or as several where it has calls on the host.
+
+    Raises:
+        GraphError: it is neither; what is in the way is noted.
+    """
+    capabilities, plan = prepared.backend.capabilities, prepared.plan
+    found: Outline | Parting | tuple[Obstacle, ...] = (_no_graphs(capabilities),)
+    if capabilities.device_graphs:
+        find = part_plan if prepared.has_calls else outline
+        scalars, has_loops = prepared.options.runtime_scalars, capabilities.device_loops
+        found = find(plan, scalars, has_loops=has_loops)
+    if isinstance(found, Parting) and not (must or found.is_worth_it):
+        found = (TOO_SMALL,)
+    if isinstance(found, tuple):
+        prepared.obstacles = found
+        raise _refusal(plan, found)
+    return found
+
+
+async def _make(lowered: Lowered) -> None:
     """Make device graphs: small ones at once, others on a thread.
 
     What was cancelled the thread closes, whether it is made by now or not.
     """
-    if node_count <= _MADE_AT_ONCE:
+    if lowered.node_count <= _MADE_AT_ONCE:
         _make_or_close(lowered)
     else:
         await run_abandonable(
@@ -243,23 +180,12 @@ async def _make(lowered: LoweredGraph | LoweredParts, node_count: int) -> None:
         )
 
 
-def _make_or_close(lowered: LoweredGraph | LoweredParts) -> None:
+def _make_or_close(lowered: Lowered) -> None:
     try:
         lowered.make()
     except BaseException:
         lowered.close()
         raise
-
-
-def _outline_of(prepared: PreparedGraph) -> Outline | tuple[Obstacle, ...]:
-    capabilities = prepared.backend.capabilities
-    if not capabilities.device_graphs:
-        return (_no_graphs(capabilities),)
-    return outline(
-        prepared.plan,
-        prepared.options.runtime_scalars,
-        has_loops=capabilities.device_loops,
-    )
 
 
 def _hindrance(

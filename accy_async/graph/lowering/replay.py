@@ -40,7 +40,7 @@ def side_streams(lowered: LoweredGraph) -> int:
 
 def operations_of(lowered: LoweredGraph) -> int:
     """How many operations of streams a run takes."""
-    outline = lowered.outline
+    outline = lowered.shape
     return 1 + len(outline.waits) + len(lowered.watched) + len(outline.signals)
 
 
@@ -81,13 +81,13 @@ def replay(
         AccyError: the device refused, or something that it uses is not alive.
     """
     first, *others = streams
-    for name in lowered.outline.waits:
+    for name in lowered.shape.waits:
         backend.stream_wait_event(first, prepared.events[name])
     position = lowered.launch(first, progress.guard)
     progress.submitted_whole(0, position)
     if others and layout is not None:
         tell_of_watched(backend, prepared, lowered, progress, others, 1, layout)
-    for name in lowered.outline.signals:
+    for name in lowered.shape.signals:
         progress.reached(0, backend.record_event(prepared.events[name], first))
 
 

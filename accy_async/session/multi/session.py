@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from accy_async.backends.cleanup import raise_together
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.graph.options import LaunchOptions, Lowering, refuse_whereabouts
 from accy_async.graph.plan import LaunchGraphPlan
@@ -126,14 +125,7 @@ class MultiSession(MultiFragments, MultiTuning):
         Cancellation: cancels the run, and returns once it is over.
         """
         run = self.start(plan, bindings, options, observer=observer)
-        try:
-            return await run
-        except anyio.get_cancelled_exc_class() as cancelled:
-            run.cancel()
-            with anyio.CancelScope(shield=True):
-                await run.wait_over()
-            raise_together(f"run {run.name!r}", cancelled, run.cleanup_errors())
-            raise
+        return await run.wait_tied()
 
     async def prepare(
         self,
@@ -176,7 +168,7 @@ class MultiSession(MultiFragments, MultiTuning):
             obstacles = made
 
         async def run_plainly(
-            bindings: Mapping[str, Binding], options: LaunchOptions
+            bindings: Mapping[str, Binding], options: LaunchOptions, _: object
         ) -> RunStatistics:
             return await self.run(plan, bindings, options)
 
