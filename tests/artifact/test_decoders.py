@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from accy_async.errors import InvalidArtifact
 from tools import fuzz as program
@@ -52,6 +55,42 @@ def test_every_flipped_bit_and_every_cut_is_refused(decoder: Decoder) -> None:
     with pytest.raises(InvalidArtifact):
         decoder.read(whole + b"\0")
     assert decoder.state() == before
+
+
+@functools.cache
+def made(name: str) -> Decoder:
+    return DECODERS[name](Path("unused"))
+
+
+@pytest.mark.parametrize("name", [one for one in DECODERS if one[:5] != "store"])
+@settings(max_examples=60, deadline=None)
+@given(
+    nonsense=st.binary(max_size=120),
+    splices=st.lists(
+        st.tuples(st.integers(0, 1500), st.integers(0, 9), st.binary(max_size=9)),
+        max_size=3,
+    ),
+)
+def test_whole_bytes_of_nonsense_are_refused_or_read_as_what_is_written(
+    name: str, nonsense: bytes, splices: list[tuple[int, int, bytes]]
+) -> None:
+    """Bytes of any kind, and a sample with some places changed; both sealed."""
+    decoder = made(name)
+    changed = bytearray(decoder.payloads[-1])
+    for at, size, new in splices:
+        at %= len(changed) + 1
+        changed[at : at + size] = new
+    for payload in (nonsense, bytes(changed)):
+        data, before = decoder.seal(payload), decoder.state()
+        try:
+            found = decoder.read(data)
+        except decoder.refusal:
+            assert decoder.state() == before
+            continue
+        if decoder.write is not None:
+            written = decoder.write(found)
+            assert written == data or not decoder.is_canonical
+            assert decoder.write(decoder.read(written)) == written
 
 
 @pytest.mark.parametrize("decoder", [*SEALED, "signatures", "report"], indirect=True)
@@ -116,8 +155,9 @@ def test_a_fault_is_found_out(
     decoder: Decoder, fault: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "_MOST_S", 0.01)
+    monkeypatch.setattr(program, "_MOST_FAULTS", 6)
     report = fuzz(decoder, seconds=30.0, seed=5, most_inputs=300)
-    assert len(report.faults) <= 20
+    assert len(report.faults) <= 6
     assert (
         any(fault in what for _, what in report.faults) if fault else not report.faults
     )
