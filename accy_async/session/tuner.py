@@ -144,7 +144,11 @@ class Tuner:
         self._check("measure")
         beside = self.pace.samples_beside_work
         found = await measure(
-            self._session.backend, candidates, options, kept=kept, pace=self.pace
+            self._session.backend,
+            candidates,
+            self._within_budget(options),
+            kept=kept,
+            pace=self.pace,
         )
         return self._judged(found, beside)
 
@@ -177,7 +181,7 @@ class Tuner:
             loaded,
             buffers,
             scalars,
-            options,
+            self._within_budget(options),
             kept=kept,
             pace=self.pace,
         )
@@ -271,7 +275,7 @@ class Tuner:
             program,
             *specs,
             compiler_options=compiler_options,
-            options=self._within_budget(options or MeasureOptions()),
+            options=self._within_budget(options),
             pace=self.pace,
             judge=lambda found: self._judged(found, beside),
             known=[record for records in known.values() for record in records],
@@ -338,14 +342,18 @@ class Tuner:
         await self._background.stop()
         return self._background.take_error()
 
-    def _within_budget(self, options: MeasureOptions) -> MeasureOptions:
-        """Options whose samples of short kernels keep to the delay allowed."""
-        delay_s = self.pace.budget.most_delay_s
-        if delay_s is None or options.least_sample_ns is not None:
+    def _within_budget(self, options: MeasureOptions | None) -> MeasureOptions:
+        """Options whose samples of short kernels are as long as they may be."""
+        options = options or MeasureOptions()
+        if options.least_sample_ns is not None:
             return options
-        usual = usual_sample_ns(self._session.capabilities.timing_resolution_ns)
-        # Half of it: how many launches fill a sample is an estimate.
-        return attrs.evolve(options, least_sample_ns=min(usual, delay_s * 0.5e9))
+        resolution_ns = self._session.capabilities.timing_resolution_ns
+        least_ns = usual_sample_ns(resolution_ns, is_shared=not self.is_exclusive)
+        delay_s = self.pace.budget.most_delay_s
+        if delay_s is not None:
+            # Half of it: how many launches fill a sample is an estimate.
+            least_ns = min(least_ns, delay_s * 0.5e9)
+        return attrs.evolve(options, least_sample_ns=least_ns)
 
     def _judged(self, found: _OutcomeT, beside: int) -> _OutcomeT:
         disturbed = self.pace.samples_beside_work - beside

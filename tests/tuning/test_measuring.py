@@ -38,7 +38,7 @@ QUICK = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=48, repeats=0))
 
 
 async def test_the_fastest_wins_by_the_devices_clock() -> None:
-    device = ScriptedDevice(noisy([1e5, 0.9e5, 1.3e5]))
+    device = ScriptedDevice(noisy([3e5, 2.7e5, 3.9e5]))
     outcome = await measure(device, candidates(device, 3), QUICK)
     assert outcome.winner == "c1"
     assert outcome.baseline == "c0"
@@ -48,7 +48,7 @@ async def test_the_fastest_wins_by_the_devices_clock() -> None:
     assert outcome.is_storable
     assert outcome.why_not == ""
     won = outcome.candidate("c1")
-    assert won.median_ns == pytest.approx(0.9e5, rel=0.01)
+    assert won.median_ns == pytest.approx(2.7e5, rel=0.01)
     assert won.comparison is not None
     assert won.comparison.speedup == pytest.approx(1 / 0.9, rel=0.01)
     assert outcome.candidate("c2").sample_count < won.sample_count + 1
@@ -342,7 +342,7 @@ def cancelling_at(place: int, scope: anyio.CancelScope) -> Callable[[object], No
 
 
 async def test_a_cancelled_measurement_goes_on_from_what_was_kept() -> None:
-    device = ScriptedDevice(noisy([1e5, 0.9e5, 1.0e5]))
+    device = ScriptedDevice(noisy([3e5, 2.7e5, 3e5]))
     kept: KeptRounds | None = None
     with anyio.CancelScope() as scope:
         async with open_measurement(device, candidates(device, 3), QUICK) as measuring:
@@ -366,7 +366,7 @@ async def test_a_cancelled_measurement_goes_on_from_what_was_kept() -> None:
 
 
 async def test_an_added_candidate_is_measured_beside_the_finalists_only() -> None:
-    times = [1e5, 0.8e5, 1.5e5, 0.7e5]
+    times = [3e5, 2.4e5, 4.5e5, 2.1e5]
     device = ScriptedDevice(noisy(times))
     first = await measure(device, candidates(device, 3), QUICK)
     seen = len(device.launches)

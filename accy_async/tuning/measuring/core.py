@@ -71,7 +71,11 @@ class MeasuringCore:
         self._workspace = Workspace(backend, candidates)
         self._kept = kept
         self._sampler = Sampler(
-            backend, self._workspace, options, 0 if kept is None else kept.launches
+            backend,
+            self._workspace,
+            options,
+            0 if kept is None else kept.launches,
+            is_shared=pace is not None,
         )
         self._pace = pace
         self._last_ns = 0.0

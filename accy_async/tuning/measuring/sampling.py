@@ -35,22 +35,26 @@ if TYPE_CHECKING:
 
 __all__ = ["SampleTimeout", "Sampler", "usual_sample_ns"]
 
-_DEVICE_SAMPLE_RESOLUTIONS = 50.0
-_DEVICE_LEAST_NS = 20_000.0
+_SHARED_RESOLUTIONS, _SHARED_LEAST_NS = 50.0, 20_000.0
+_ALONE_RESOLUTIONS, _ALONE_LEAST_NS = 400.0, 200_000.0
 _HOST_LEAST_NS = 2_000_000.0
 _MOST_PAIRS = 64
 """Launches of a sample where each has events of its own."""
 
 
-def usual_sample_ns(resolution_ns: float) -> float:
+def usual_sample_ns(resolution_ns: float, *, is_shared: bool) -> float:
     """How long a sample is made by several launches, of kernels that are shorter.
 
     Args:
         resolution_ns: of the device's clock; 0 where it has none.
+        is_shared: whether real work may wait for a sample. Short ones are less exact,
+            and it takes more of them to tell candidates apart.
     """
     if resolution_ns <= 0.0:
         return _HOST_LEAST_NS
-    return max(_DEVICE_LEAST_NS, _DEVICE_SAMPLE_RESOLUTIONS * resolution_ns)
+    if is_shared:
+        return max(_SHARED_LEAST_NS, _SHARED_RESOLUTIONS * resolution_ns)
+    return max(_ALONE_LEAST_NS, _ALONE_RESOLUTIONS * resolution_ns)
 
 
 class SampleTimeout(TimeoutError):
@@ -65,6 +69,7 @@ class Sampler:
         workspace: the buffers.
         options: how to measure.
         launches: launches of a sample, from an earlier measurement; 0 to find out.
+        is_shared: whether real work may wait for a sample.
     """
 
     def __init__(
@@ -73,6 +78,8 @@ class Sampler:
         workspace: Workspace,
         options: MeasureOptions,
         launches: int = 0,
+        *,
+        is_shared: bool = False,
     ) -> None:
         capabilities = backend.capabilities
         resolution = capabilities.timing_resolution_ns
@@ -84,7 +91,9 @@ class Sampler:
         self._is_cold = options.cache is CacheState.COLD
         self._has_graphs = capabilities.device_graphs
         least_ns = options.least_sample_ns
-        self._least_ns = usual_sample_ns(resolution) if least_ns is None else least_ns
+        if least_ns is None:
+            least_ns = usual_sample_ns(resolution, is_shared=is_shared)
+        self._least_ns = least_ns
         self._stream: StreamHandle | None = None
         self._pairs: list[tuple[EventHandle, EventHandle]] = []
         self._graphs: dict[PreparedLaunch, tuple[GraphHandle, int]] = {}
