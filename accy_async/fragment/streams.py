@@ -25,11 +25,13 @@ class FragmentStreams:
         limit: how many are opened.
 
     Attributes:
-        pauses: how often the last invocation has left them.
+        calls: how many invocations have come.
+        pauses: how often the last one has left.
     """
 
     def __init__(self, backend: Backend, limit: int) -> None:
         self.limit = limit
+        self.calls = 0
         self.pauses = 0
         self._backend = backend
         self._idle: list[StreamHandle] = []
@@ -61,6 +63,7 @@ class FragmentStreams:
         Raises:
             AccyError: the device refused to open one.
         """
+        self.calls += 1
         if self._idle:
             stream = self._idle.pop()
         elif len(self._users) < self.limit:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionTuning"]
 
-_LONGEST_LOOK_S = 0.05
-"""After which tuning looks for itself whether calls are still in flight."""
-
 
 class SessionTuning(SessionRecords):
     """The tuning of a session.
@@ -140,7 +137,7 @@ class SessionTuning(SessionRecords):
 
 
 class _CallPauses:
-    """When the calls of a session's fragments pause.
+    """The calls of a session's fragments, and when they pause.
 
     Plans and pipelines come and go in several ways, of which no one event tells: while
     any of them is in flight, it is looked again after a while.
@@ -150,19 +147,24 @@ class _CallPauses:
         self._session = session
 
     @property
+    def calls(self) -> int:
+        """How many calls have come so far."""
+        streams = self._session._fragment_streams  # noqa: SLF001 - its own part
+        return 0 if streams is None else streams.calls
+
+    @property
     def begun(self) -> int:
         """How many pauses have begun so far."""
         streams = self._session._fragment_streams  # noqa: SLF001 - its own part
         return 0 if streams is None else streams.pauses
 
-    async def wait_next(self, seconds: float) -> None:
+    async def wait_next(self, longest_s: float, look_s: float) -> None:
         """Return as the next one begins, or after a while."""
         session = self._session
         streams = session._fragment_streams  # noqa: SLF001 - as above
         if streams is None or session._is_working_beside_calls():  # noqa: SLF001
-            await anyio.sleep(seconds)
+            await anyio.sleep(min(longest_s, look_s))
             return
-        longest_s = _LONGEST_LOOK_S if streams.in_use else seconds
         with anyio.move_on_after(longest_s):
             await streams.wait_pause()
 

@@ -19,6 +19,9 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.004
 nothing tells of its end: each look costs the event loop some 20 to 50 us, and on a CPU
 a worker the processor meanwhile."""
 
+_LONGEST_LOOK_S = 0.05
+"""How often at last it is looked although something would tell."""
+
 _FRESH_S = 0.01
 """How long the beginning of a pause is waited for: one that lasts longer is as good."""
 
@@ -42,6 +45,11 @@ class TuningBudget:
     Attributes:
         share: the part of the time that samples may take, with what the host does for
             them; above 0, at most 1.
+        calls_met: the part of a service's calls that may meet a sample: that are in
+            flight or come while one is on the device, or while the host works for it.
+            What comes of it is told by no quantile of latency below 1 less that part.
+            Samples are put off for it, each by ``most_wait_s`` at most; 1.0 for no
+            bound.
         most_wait_s: how long a sample waits at most for real work to pause, in
             seconds; then it is taken beside it.
         most_delay_s: how long a sample may hold the device, in seconds: what real
@@ -53,6 +61,7 @@ class TuningBudget:
     """
 
     share: float = attrs.field(default=0.05, validator=number(1e-6, 1.0))
+    calls_met: float = attrs.field(default=0.01, validator=number(1e-6, 1.0))
     most_wait_s: float = attrs.field(default=1.0, validator=number(0.0, 1e9))
     most_delay_s: float | None = attrs.field(
         default=None, validator=optional(number(1e-9, 1e6))
@@ -63,14 +72,23 @@ class TuningBudget:
 
 
 class Pauses(Protocol):
-    """Tells when real work pauses."""
+    """Tells of a service's calls, and when they pause."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls have come so far."""
 
     @property
     def begun(self) -> int:
         """How many pauses have begun so far."""
 
-    async def wait_next(self, seconds: float) -> None:
-        """Return as the next pause begins, or after so many seconds.
+    async def wait_next(self, longest_s: float, look_s: float) -> None:
+        """Return as the next pause begins.
+
+        Args:
+            longest_s: after which it returns without one.
+            look_s: after which it does where work is in flight that tells nobody when
+                it ends.
 
         Cancellation: only the wait stops.
         """
@@ -96,6 +114,7 @@ class SharedPace:
         samples: how many there were.
         samples_beside_work: those of them that were taken while real work was in
             flight.
+        calls_met: calls that met one of them.
     """
 
     def __init__(
@@ -109,9 +128,13 @@ class SharedPace:
         self.spent_s = 0.0
         self.samples = 0
         self.samples_beside_work = 0
+        self.calls_met = 0
         self._is_busy = is_busy
         self._pauses = pauses
         self._returned_at = math.inf
+        self._begun_at = math.inf
+        self._calls_before = 0
+        self._calls_at_sample: int | None = None
 
     async def __call__(self, last_ns: float) -> None:
         """Return when the next sample may be taken.
@@ -139,6 +162,8 @@ class SharedPace:
         worked_s = min(max(begun - self._returned_at, 0.0), _MOST_WORK_S)
         rest_s = max(last_ns * 1e-9, worked_s) * (1.0 / budget.share - 1.0)
         pauses = self._pauses
+        if pauses is not None:
+            rest_s = max(rest_s, self._put_off_s(pauses.calls, begun))
         seen = 0 if pauses is None else pauses.begun
         if rest_s > 0.0:
             await anyio.sleep(rest_s)
@@ -146,15 +171,35 @@ class SharedPace:
             await anyio.lowlevel.checkpoint()
         gives_up_at = anyio.current_time() + budget.most_wait_s
         if pauses is not None and pauses.begun > seen:
-            await pauses.wait_next(min(_FRESH_S, budget.most_wait_s))
+            await pauses.wait_next(min(_FRESH_S, budget.most_wait_s), _FRESH_S)
         look_s = _FIRST_LOOK_S
-        while self._is_busy() and anyio.current_time() < gives_up_at:
+        while self._is_busy():
+            left_s = gives_up_at - anyio.current_time()
+            if left_s <= 0.0:
+                break
             if pauses is None:
                 await anyio.sleep(look_s)
             else:
-                await pauses.wait_next(look_s)
+                await pauses.wait_next(min(left_s, _LONGEST_LOOK_S), look_s)
             look_s = min(2.0 * look_s, _LAST_LOOK_S)
+        is_beside = self._is_busy()
         self.samples += 1
-        self.samples_beside_work += self._is_busy()
+        self.samples_beside_work += is_beside
+        self.calls_met += is_beside
+        if pauses is not None:
+            self._calls_at_sample = pauses.calls
         self._returned_at = anyio.current_time()
         self.waited_s += self._returned_at - begun
+
+    def _put_off_s(self, calls: int, now_s: float) -> float:
+        """How long until few enough calls have met a sample, as they come now."""
+        if self._calls_at_sample is None:
+            self._begun_at, self._calls_before = now_s, calls
+            return 0.0
+        self.calls_met += calls - self._calls_at_sample
+        came = calls - self._calls_before
+        missing = self.calls_met / self.budget.calls_met - came
+        if came == 0 or missing <= 0.0:
+            return 0.0
+        wait_s = missing * (now_s - self._begun_at) / came
+        return min(wait_s, self.budget.most_wait_s)

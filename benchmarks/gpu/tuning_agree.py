@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import accy_async
 from accy_async import Session
@@ -18,6 +19,9 @@ from accy_async.fragment.tuning import KernelTuning
 from accy_async.tuning import MeasureOptions
 from benchmarks.gpu.tunables import PROGRAMS, Tunable
 from benchmarks.tuning_beside import DIFFERENT, UNDECIDED, compared
+
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
 
 __all__ = ["main"]
 
@@ -43,7 +47,7 @@ async def tuned(
         return tuner.results
 
 
-async def compare(device: str) -> None:
+async def compare(device: str | Backend) -> None:
     """Print the table."""
     counts: Counter[str] = Counter()
     used, why_not = 0, Counter[str]()
@@ -68,7 +72,7 @@ async def compare(device: str) -> None:
                             f"{_told(one)}; {_told(other)}"
                         )
     total = sum(counts.values())
-    print(f"{total} kernels on {device}, each tuned twice, from nothing:")
+    print(f"{total} kernels, each tuned twice, from nothing:")
     for verdict, count in counts.most_common():
         print(f"  {verdict:52} {count:3}")
     told = total - counts[UNDECIDED]

@@ -23,7 +23,7 @@ import numpy as np
 import accy_async
 from accy_async.artifact.store import ArtifactStore
 from accy_async.tuning import MeasureOptions, RaceRules, TuningBudget, TuningStore
-from benchmarks.tuning_beside import LENGTH, load
+from benchmarks.tuning_beside import load, size_of
 
 if TYPE_CHECKING:
     from accy_async import Session
@@ -40,8 +40,8 @@ CALLS = 200
 async def start(device: str, folder: str, tunes: str) -> None:
     """Be one of the processes; prints what it found as JSON."""
     store = TuningStore(ArtifactStore(Path(folder))) if folder else None
-    array = np.linspace(0, 1, LENGTH, dtype=np.float32)
     async with accy_async.open_session(device) as session:
+        array = np.linspace(0, 1, size_of(session)[0], dtype=np.float32)
         fragment = await load(session, tuning=store)
         found: dict[str, object] = {
             "records": fragment.tuning_record_count,
@@ -114,6 +114,7 @@ def _started(*arguments: str) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        accy_async.run(start, *sys.argv[1:4])
+        device, folder, tunes = sys.argv[1:]
+        accy_async.run(start, device, folder, tunes)
     else:
         main()

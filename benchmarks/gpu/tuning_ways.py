@@ -129,7 +129,8 @@ def _bare_launch(work: Busywork, steps: int, stream: int) -> Any:  # noqa: ANN40
         options=(f"-DSTEPS={steps}", f"-DTHREADS={THREADS}"),
         cache=False,
     )
-    error, module = driver.cuModuleLoadData(bytes(binary.payload))
+    assert isinstance(binary.payload, bytes)
+    error, module = driver.cuModuleLoadData(binary.payload)
     assert not error, error
     error, function = driver.cuModuleGetFunction(module, b"work")
     assert not error, error

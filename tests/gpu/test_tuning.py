@@ -27,14 +27,14 @@ from accy_async.tuning.measuring import (
     TimeSource,
     measure,
 )
-from benchmarks.tuning_beside import LENGTH, load
+from benchmarks.tuning_beside import GPU_LENGTH, load
 from tests.gpu import native
 
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
 
 QUICK = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=48, repeats=0))
 BUDGET = TuningBudget(share=0.5)
-X = np.linspace(0, 1, LENGTH, dtype=np.float32)
+X = np.linspace(0, 1, GPU_LENGTH, dtype=np.float32)
 
 
 async def until_tuned(

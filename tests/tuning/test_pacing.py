@@ -18,6 +18,7 @@ from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.fragment.streams import FragmentStreams
 from accy_async.graph import LaunchGraphBuilder
 from accy_async.tuning import MeasureOptions, RaceRules, TuningStore
+from accy_async.tuning.measuring import measure
 from accy_async.tuning.pacing import SharedPace, TuningBudget
 from tests.tuning.devices import ScriptedDevice, candidates, noisy
 from tests.tuning.samples import kernel
@@ -54,14 +55,15 @@ class Scripted:
 
     def __init__(self, begun: list[int]) -> None:
         self.script = begun
+        self.calls = 0
         self.asked: list[float] = []
 
     @property
     def begun(self) -> int:
         return self.script.pop(0)
 
-    async def wait_next(self, seconds: float) -> None:
-        self.asked.append(seconds)
+    async def wait_next(self, longest_s: float, look_s: float) -> None:
+        self.asked.append(longest_s)
         await anyio.lowlevel.checkpoint()
 
 
@@ -76,6 +78,34 @@ async def test_a_sample_begins_with_a_pause_where_work_comes_and_goes() -> None:
     budget = TuningBudget(share=1.0, most_wait_s=0.0)
     await SharedPace(budget, lambda: True, impatient)(0.0)
     assert impatient.asked == [0.0]
+
+
+class Counted(Scripted):
+    """Calls that are counted, and pauses that nobody waits for."""
+
+    @property
+    def begun(self) -> int:
+        return 0
+
+
+async def test_samples_are_put_off_until_few_of_the_calls_have_met_one() -> None:
+    calls = Counted([])
+    budget = TuningBudget(share=1.0, calls_met=0.25, most_wait_s=0.01)
+    pace = SharedPace(budget, lambda: False, calls)
+    await pace(0.0)
+    await pace(0.0)  # nothing met the first
+    assert pace.calls_met == 0
+    pace._begun_at -= 1.0
+    calls.calls = 8  # in a second, while the second sample is on the device
+    waited_s = pace.waited_s
+    await pace(0.0)  # 24 more would have to come
+    assert pace.waited_s - waited_s >= 0.009
+    assert pace.calls_met == 8
+    calls.calls = pace._calls_at_sample = 40  # these met none
+    assert pace._put_off_s(40, anyio.current_time()) == 0.0
+    busy = SharedPace(attrs.evolve(budget, most_wait_s=0.0), lambda: True, calls)
+    await busy(0.0)
+    assert busy.calls_met == 1  # what was in flight
 
 
 async def test_a_pause_of_calls_is_told_to_all_who_wait() -> None:
@@ -117,6 +147,8 @@ def test_shares_that_are_none_are_refused(share: float) -> None:
         TuningBudget(share=share)
     with pytest.raises(InvalidType, match="share"):
         TuningBudget(share="all")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="calls_met"):
+        TuningBudget(calls_met=0.0)
     with pytest.raises(InvalidValue, match="most_wait_s"):
         TuningBudget(most_wait_s=-1.0)
 
@@ -216,6 +248,23 @@ async def test_samples_are_taken_between_runs() -> None:
                 device.release_all()
                 await run
         assert tuner.pace.samples_beside_work == 0
+
+
+async def test_samples_are_longer_where_nothing_waits_for_them() -> None:
+    """Of kernels that take 2 us."""
+    found = {}
+    for exclusive in (True, False):
+        device = ScriptedDevice(noisy([2e3, 1e3]))
+        async with (
+            open_session(device) as session,
+            session.tuning(budget=ALL, exclusive=exclusive, store=None) as tuner,
+        ):
+            outcome = await tuner.measure(candidates(device, 2), QUICK)
+        found[exclusive] = outcome.launches
+    device = ScriptedDevice(noisy([2e3, 1e3]))
+    outcome = await measure(device, candidates(device, 2), QUICK)
+    assert outcome.launches == found[True] > 90
+    assert found[False] <= 12
 
 
 async def test_an_exclusive_tuner_tells_when_it_was_not_alone() -> None:
