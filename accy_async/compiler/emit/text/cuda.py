@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accy_async.compiler.emit.text import tensor_cores
-from accy_async.compiler.emit.text.dialect import CUDA, FAST_CUDA
+from accy_async.compiler.emit.text.dialect import CUDA, FAST_CUDA, Dialect
 from accy_async.compiler.emit.text.keywords import are_approximate, check_cpp_kernels
+from accy_async.compiler.emit.text.neighbours import store_pairs
 from accy_async.compiler.emit.text.operations import Operations
 from accy_async.compiler.emit.text.printer import KernelPrinter
-from accy_async.compiler.form import Kernel, TileProduct
+from accy_async.compiler.form import Expression, Kernel, Statement, Store, TileProduct
 from accy_async.dtypes import DType
 
 __all__ = ["emit_cuda"]
@@ -63,6 +64,13 @@ def emit_cuda(kernels: Sequence[Kernel]) -> str:
 class _CudaPrinter(KernelPrinter):
     stops = False
 
+    def __init__(
+        self, kernel: Kernel, dialect: Dialect, operations: Operations
+    ) -> None:
+        super().__init__(kernel, dialect, operations)
+        self._pairs = store_pairs(kernel)
+        self._seconds = {id(store) for store in self._pairs.values()}
+
     def text(self) -> str:
         kernel = self.kernel
         parameters = ", ".join(self._parameters())
@@ -83,6 +91,37 @@ class _CudaPrinter(KernelPrinter):
                     value = f"{value} != 0"
                 lines.append(f"    const {kind} {name} = {value};")
         return "\n".join([*lines, *self.body(), "}"])
+
+    def _statement(self, statement: Statement) -> None:
+        if id(statement) in self._seconds:
+            return
+        second = self._pairs.get(id(statement))
+        if second is None:
+            super()._statement(statement)
+            return
+        assert isinstance(statement, Store)
+        name = self.array(statement.array)
+        with self.block(f"if ((uint64({name}) & 15u) == 0u)"):
+            self._store_pair(statement, second)
+        with self.block("else"):
+            super()._statement(statement)
+            super()._statement(second)
+
+    def _store_pair(self, one: Store, two: Store) -> None:
+        """Both elements in one access; see `neighbours`."""
+        place = self._element(one.array, one.index)
+        dtype = one.value.dtype
+        first, second = (self._word(store.value) for store in (one, two))
+        kind, bits = ("uint", 16) if dtype.size_bytes == 2 else ("uint64", 32)
+        both = f"{kind}({first}) | {kind}({second}) << {bits}"
+        self.line(f"*({kind} *)&{place} = {both};")
+
+    def _word(self, value: Expression) -> str:
+        """An element's bits as an unsigned number."""
+        text = self.value(value)
+        if value.dtype is DType.F32:
+            return f"__float_as_uint({text})"
+        return f"uint16({text})" if value.dtype.size_bytes == 2 else f"uint({text})"
 
     def tile_product(self, statement: TileProduct) -> None:
         values = [self.value(place) for place in statement.places]
