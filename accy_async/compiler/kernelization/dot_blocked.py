@@ -4,8 +4,7 @@ A block goes along the depth in steps, with a tile of each operand in shared mem
 thread's sums stay in registers, for rows and columns in groups of four neighbours, so
 that what it loads from shared memory is used that often, and four loads are one. On
 devices with registers to spare it fetches its part of the next tiles before it
-multiplies the ones that are there: the memory answers meanwhile. There is room for two
-tiles of each operand, so that threads meet once for each step.
+multiplies the ones that are there: the memory answers meanwhile.
 
 Four elements of an operand that lie next to each other are fetched together: along the
 depth, or along the rows or columns, whichever way the operand lies in memory.
@@ -103,8 +102,7 @@ class _Writer:
         fetch: Fetch,
     ) -> _Tile:
         pitch = extent + (_PADDING if along_depth else 0)
-        size = self.tiling.depth * pitch * (2 if self.fetches_ahead else 1)
-        array = self.a.k.shared(name, self.product.dtype, size)
+        array = self.a.k.shared(name, self.product.dtype, self.tiling.depth * pitch)
         return _Tile(array, extent, pitch, whole, along_depth, fetch)
 
     def _row(
@@ -128,33 +126,20 @@ class _Writer:
                         total.set(constant(self.product.dtype, 0))
                 if self.fetches_ahead and self.size.k:
                     self._fetch(batch, row, column, a.number(0))
-                    self._put_all(a.number(0))
             with a.k.count("begin", a.number(0), a.number(self.size.k), depth) as begin:
-                if self.fetches_ahead:
-                    with a.k.region():
-                        self._step_ahead(batch, row, column, begin)
-                else:
-                    with a.k.region(), a.places.scope():
+                with a.k.region(), a.places.scope():
+                    if not self.fetches_ahead:
                         self._fetch(batch, row, column, begin)
-                    with a.k.region():
-                        self._multiply(a.number(0))
+                    else:
+                        self._put_all()
+                with a.k.region():
+                    if self.fetches_ahead and self.size.k > depth:
+                        following = a.k.let(None, begin + depth)
+                        with a.k.when(following < self.size.k):
+                            self._fetch(batch, row, column, following)
+                    self._multiply()
             with a.k.region():
                 self._store(batch, row, column)
-
-    def _step_ahead(
-        self, batch: Expression, row: Expression, column: Expression, begin: Expression
-    ) -> None:
-        """Multiply the tiles that are there while the next ones come to the others."""
-        a, depth = self.a, self.tiling.depth
-        turn = a.k.let(None, begin / depth % 2)
-        following = a.k.let(None, begin + depth)
-        more = self.size.k > depth
-        if more:
-            with a.k.when(following < self.size.k):
-                self._fetch(batch, row, column, following)
-        self._multiply(turn)
-        if more:
-            self._put_all(a.k.let(None, 1 - turn))
 
     # Tiles: a thread's groups of four elements of each.
 
@@ -183,9 +168,7 @@ class _Writer:
         """Four elements; those outside the operand are 0."""
         a, zero = self.a, constant(self.product.dtype, 0)
         targets = self.ahead[number : number + _NEIGHBOURS]
-        shared = (
-            [] if self.fetches_ahead else self._shared_places(tile, group, a.number(0))
-        )
+        shared = [] if self.fetches_ahead else self._shared_places(tile, group)
 
         def put(index: int, value: Expression) -> None:
             if self.fetches_ahead:
@@ -233,12 +216,12 @@ class _Writer:
         with self.a.k.when(test):
             yield False
 
-    def _put_all(self, turn: Expression) -> None:
-        """Move what was fetched ahead into the shared memory of that turn, 0 or 1."""
+    def _put_all(self) -> None:
+        """Move what was fetched ahead into shared memory."""
         number = 0
         for tile in (self.left, self.right):
             for group in range(self._groups(tile)):
-                for place in self._shared_places(tile, group, turn):
+                for place in self._shared_places(tile, group):
                     tile.array[place] = self.ahead[number].value
                     number += 1
 
@@ -256,20 +239,16 @@ class _Writer:
         minor = a.k.let(None, number % each * _NEIGHBOURS)
         return (major, minor) if tile.along_depth else (minor, major)
 
-    def _shared_places(
-        self, tile: _Tile, group: int, turn: Expression
-    ) -> list[Expression]:
+    def _shared_places(self, tile: _Tile, group: int) -> list[Expression]:
         """Where a group's elements lie in shared memory."""
         outer, depth = self._places(tile, group)
-        line = turn * self.tiling.depth + depth
-        first = self.a.k.let(None, line * tile.pitch + outer)
+        first = self.a.k.let(None, depth * tile.pitch + outer)
         step = tile.pitch if tile.along_depth else 1
         return [first + i * step if i else first for i in range(_NEIGHBOURS)]
 
     # The products.
 
-    def _multiply(self, turn: Expression) -> None:
-        """Add the products of the tiles of a turn."""
+    def _multiply(self) -> None:
         a, tiling = self.a, self.tiling
         rows = self._own(a.wide(a.k.thread_y), tiling.threads.y, tiling.rows)
         columns = self._own(a.wide(a.k.thread_x), tiling.threads.x, tiling.columns)
@@ -278,7 +257,7 @@ class _Writer:
             "depth", a.number(0), a.number(tiling.depth), _UNROLLED
         ) as depth:
             for step in range(_UNROLLED):
-                at = a.k.let(None, turn * tiling.depth + depth + step)
+                at = a.k.let(None, depth + step) if step else depth
                 lefts = [self.left.array[at * self.left.pitch + i] for i in rows]
                 rights = [self.right.array[at * self.right.pitch + j] for j in columns]
                 for left, sums in zip(lefts, self.sums, strict=True):
