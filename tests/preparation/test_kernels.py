@@ -16,10 +16,13 @@ from accy_async.artifact.requirements import DeviceFeatures
 from accy_async.artifact.resources import LaunchResourceCandidate, LaunchResourcePlan
 from accy_async.artifact.shapes import ShapeBounds, ShapeDimension, ShapeProfile
 from accy_async.artifact.slots import SlotRole
+from accy_async.compiler.form import ProductTile
+from accy_async.compiler.kernelization.dot_units import unit_tiles
 from accy_async.compiler.kernelization.schedules import (
     GatherSchedule,
     GeneratedRowPipelineSchedule,
     GeneratedScanSchedule,
+    MatrixProductSchedule,
     RowSparseCrossEntropySchedule,
     ScatterAddSchedule,
     ScatterSchedule,
@@ -28,10 +31,12 @@ from accy_async.compiler.preparation import (
     PreparedJob,
     TargetProfile,
     compile_plan,
+    matrix_product_problem,
     row_pipeline_problem,
     scan_problem,
 )
-from accy_async.compiler.semantic import Scan, TensorType
+from accy_async.compiler.preparation.schedules import schedule_of
+from accy_async.compiler.semantic import DotGeneral, Scan, TensorType
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import (
     BackendUnavailable,
@@ -149,6 +154,40 @@ def test_explicit_schedules_are_used() -> None:
     ):
         job = prepared("f32[64,1024]", make, CUDA, **options)
         assert threads(job) == expected, make
+
+
+def test_a_tile_is_asked_for_those_products_that_tensor_cores_compute() -> None:
+    format = ArtifactFormat.CUDA_CUBIN
+    capabilities = attrs.evolve(
+        CUDA.capabilities,
+        formats=frozenset({format}),
+        features=DeviceFeatures(tensor_cores=True, async_copy=True),
+        max_shared_memory_bytes=100 << 10,
+    )
+    units = TargetProfile(capabilities=capabilities, format=format)
+    tile = ProductTile(m=64, n=64, depth=32, warps_m=2, warps_n=2, stages=2)
+    schedule = MatrixProductSchedule(tile=tile)
+    for dtype, group, shared in (("f16", 128, tile.shared_bytes), ("f32", 256, 0)):
+        job = prepared(
+            f"{dtype}[200,64] {dtype}[64,200]",
+            lambda f, x, y: f.matmul(x, y),
+            units,
+            matrix_product_schedule=schedule,
+        )
+        launch = job.target.kernels[0].launch_resources.geometry
+        assert launch.threads_per_block == group
+        assert launch.dynamic_shared_memory_bytes == shared
+    function = module_of(
+        "f16[200,64] f16[64,200]", lambda f, x, y: f.matmul(x, y)
+    ).entry
+    tiles = unit_tiles(function, units)
+    op = function.operations[0].op
+    assert isinstance(op, DotGeneral)
+    types = [value.type for value in function.parameters]
+    problem = matrix_product_problem(units, op, types[0], types[1], tiles)
+    assert [schedule_of(problem.family, c) for c in problem.candidates] == [
+        MatrixProductSchedule(tile=one) for one in tiles
+    ]
 
 
 def test_schedules_of_scatters_and_losses_are_used() -> None:

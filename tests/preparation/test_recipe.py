@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from accy_async.artifact.sealed import seal
+from accy_async.compiler.form import ProductTile
 from accy_async.compiler.kernelization.schedules import (
     GatherSchedule,
     GeneratedScanSchedule,
@@ -69,12 +70,19 @@ OPTIONS = FragmentCompilerOptions(
     family_tuning_artifact=encode_family_tuning_artifact([FAMILY]),
 )
 RECIPE = Recipe.of(MODULE, CUDA, OPTIONS)
+TILED = MatrixProductSchedule(
+    tile=ProductTile(m=64, n=64, depth=32, warps_m=2, warps_n=2, stages=2)
+)
 
 
 def test_bytes_give_the_recipe_back() -> None:
     assert decode_recipe(encode_recipe(RECIPE)) == RECIPE
     assert RECIPE.reader(ScheduleFamily.SCAN).resolve(PROBLEM) == RECORD.choice
     assert RECIPE.family_reader().resolve(FAMILY.key) == "t"
+    tiled = Recipe.of(
+        MODULE, CUDA, FragmentCompilerOptions(matrix_product_schedule=TILED)
+    )
+    assert decode_recipe(encode_recipe(tiled)) == tiled
     plain = Recipe.of(MODULE, CPU)
     assert decode_recipe(encode_recipe(plain)) == plain
     assert plain.fingerprint != RECIPE.fingerprint
@@ -92,6 +100,7 @@ def test_a_recipe_gives_options_that_give_it_again() -> None:
     [
         {"gather_schedule": None},
         {"matrix_product_schedule": None},
+        {"matrix_product_schedule": TILED},
         {"semantic_context_limits": ContextLimits()},
         {"kernel_call_registry": None},
         {"family_tuning_artifact": b""},

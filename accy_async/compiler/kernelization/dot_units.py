@@ -89,7 +89,7 @@ def unit_tiles(function: Function, profile: TargetProfile) -> tuple[ProductTile,
         return ()
     room = profile.capabilities.max_shared_memory_bytes
     architecture = profile.capabilities.identity.architecture
-    tiles = (*_TILES, *_GROUP_TILES) if architecture == _GROUPS_ON else _TILES
+    tiles = (*_GROUP_TILES, *_TILES) if architecture == _GROUPS_ON else _TILES
     fitting = [tile for tile in tiles if tile.shared_bytes <= room]
     busy = [tile for tile in fitting if tiles_of(size, tile) >= _BLOCKS]
     return tuple(dict.fromkeys([*busy, *reversed(fitting)]))
