@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -313,6 +313,7 @@ class TwoGpus(FakeDriver):
         current: the context that is current.
         contexts: of each copy and wait, the context that was current.
         copies: the arguments of each copy from one to the other.
+        streams: what each stream was given of copies, waits and flags, in order.
     """
 
     def __init__(self) -> None:
@@ -321,6 +322,7 @@ class TwoGpus(FakeDriver):
         self.current = 0
         self.contexts: list[int] = []
         self.copies: list[tuple[Any, ...]] = []
+        self.streams: defaultdict[int, list[str]] = defaultdict(list)
 
     def _cuDeviceGetCount(self) -> tuple[int]:
         return (2,)
@@ -337,6 +339,7 @@ class TwoGpus(FakeDriver):
         return (int(self.can_access),)
 
     def _cuMemcpyPeerAsync(self, *arguments: Any) -> tuple[()]:
+        self.streams[int(arguments[-1])].append("copy")
         self.contexts.append(self.current)
         self.copies.append(arguments)
         return ()
@@ -350,7 +353,12 @@ class TwoGpus(FakeDriver):
         return self._cuMemcpyDtoHAsync(*arguments)
 
     def _cuStreamWaitEvent(self, *arguments: Any) -> tuple[()]:
+        self.streams[int(arguments[0])].append("wait")
         return self._cuMemcpyDtoHAsync(*arguments)
+
+    def _cuStreamWriteValue64(self, *arguments: Any) -> tuple[()]:
+        self.streams[int(arguments[0])].append("flag")
+        return super()._cuStreamWriteValue64(*arguments)
 
 
 def _launched(config: Any, function: Any) -> Launched:

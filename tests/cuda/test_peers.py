@@ -118,6 +118,21 @@ def test_a_wait_for_the_other_gpu_is_the_drivers(
     assert driver.contexts == [101]
 
 
+def test_the_end_of_what_uses_the_others_memory_is_asked_for_behind_it(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """A flag before it would say that it is done, and the memory would be freed."""
+    one, two = gpus
+    source, target = one.allocate_buffer(64), two.allocate_buffer(64)
+    one.copy_to_peer(source, target, two)
+    assert driver.streams == {one.native_stream().handle: ["copy", "flag"]}
+    event = one.create_event()
+    one.record_event(event)
+    stream = two.create_stream()
+    two.wait_for_peer(stream, event, one)
+    assert driver.streams[two.native_stream(stream).handle] == ["wait", "flag"]
+
+
 def test_the_access_of_a_lost_gpu_is_left_alone(
     driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
 ) -> None:

@@ -76,6 +76,7 @@ class Peers(Sharing):
             self._stream_wait_peer(
                 state, position, cast("EventState", resource.payload), other
             )
+            state.timeline.request(position)
         return position
 
     def route_to(self, peer: Backend) -> CopyRoute:
@@ -149,12 +150,14 @@ class Peers(Sharing):
                 other._copy_in(  # noqa: SLF001
                     state, position, me, read, written, size, guard
                 )
+                state.timeline.request(position)
             else:
                 state = self._stream(stream)
                 self._admit_peer(state, other, written)
                 position = advance(state, read)
                 self._use_of_peer(other, written, state, position)
                 self._copy_out(state, position, read, other, written, size, guard)
+                state.timeline.request(position)
         return position
 
     # Within
@@ -181,11 +184,14 @@ class Peers(Sharing):
     def _use_of_peer(
         self, peer: Backend, resource: Resource, state: StreamState, position: int
     ) -> None:
-        """Note that a stream here uses a peer's object; under both locks."""
+        """Note that a stream here uses a peer's object; under both locks.
+
+        What uses it is submitted next, and its end asked for right behind it, not
+        before: to ask is an operation of the stream, too. Whoever frees the object
+        holds the other's lock alone, and could not ask.
+        """
         resource.touch(state.timeline, position)
         self._table.sweep_along(peer._table)  # noqa: SLF001
-        # Asked for now: whoever frees the object holds the other's lock alone.
-        state.timeline.request(position)
 
     def _admit_peer(
         self, state: StreamState, peer: Backend, resource: Resource
