@@ -22,7 +22,7 @@ import struct
 
 from accy_async.errors import InvalidArtifact
 
-__all__ = ["MOST_PAYLOAD_BYTES", "seal", "sealed_size", "unseal"]
+__all__ = ["MOST_PAYLOAD_BYTES", "seal", "sealed_schema", "sealed_size", "unseal"]
 
 MOST_PAYLOAD_BYTES = 1 << 30
 """The largest payload that is sealed or read."""
@@ -62,6 +62,15 @@ def seal(schema: str, key: str, payload: bytes) -> bytes:
     header = _HEADER.pack(_MAGIC, _VERSION, len(name), len(label), len(payload))
     body = b"".join((header, name, label, payload))
     return body + hashlib.sha256(body).digest()
+
+
+def sealed_schema(record: bytes) -> str | None:
+    """The schema that a record names, unchecked; None where it names none."""
+    if len(record) < _HEADER.size or not record.startswith(_MAGIC):
+        return None
+    name_bytes = _HEADER.unpack_from(record)[2]
+    name = record[_HEADER.size : _HEADER.size + name_bytes]
+    return name.decode(errors="replace")
 
 
 def unseal(record: bytes, schema: str, key: str, *, key_is: str = "version") -> bytes:

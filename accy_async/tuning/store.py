@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 
 from accy_async.artifact.fingerprint import digest
+from accy_async.artifact.sealed import sealed_schema
 from accy_async.artifact.store import ArtifactStore, default_store
 from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
 from accy_async.tuning.launches.records import LAUNCH_CODEC
@@ -224,27 +225,24 @@ def default_tuning_store() -> TuningStore | None:
 
 
 def codec_of_artifact(artifact: bytes) -> _AnyCodec:
-    """The codec of the kind that an artifact is of.
+    """The codec of the kind that an artifact says it is of; it may refuse it yet.
 
     Raises:
         InvalidType: it is not bytes.
-        InvalidArtifact: it is of no kind, or of a version that is not read; the
-            kinds' refusals are named.
+        InvalidArtifact: it is of no kind.
     """
-    refusal: InvalidArtifact | None = None
-    for codec in CODECS.values():
-        try:
-            codec.decode(artifact)
-        except InvalidArtifact as error:
-            if f"this is {codec.schema} " in str(error):
-                raise  # of this kind, in a version that is not read
-            refusal = error
-        else:
-            return codec
-    assert refusal is not None
-    raise InvalidArtifact(
-        f"no tuning artifact: {refusal.args[0].partition(': ')[2]}"
-    ) from refusal
+    if not isinstance(artifact, bytes):
+        raise InvalidType("artifact", artifact, "bytes")
+    codec = CODECS.get(sealed_schema(artifact) or "")
+    if codec is not None:
+        return codec
+    try:
+        LAUNCH_CODEC.decode(artifact)
+    except InvalidArtifact as error:
+        what = error.args[0].removeprefix(f"{LAUNCH_CODEC.schema}: ")
+        what = what.partition(f", {LAUNCH_CODEC.schema} of version")[0]
+        raise InvalidArtifact(f"no tuning artifact: {what}") from error
+    raise AssertionError("it names another schema")
 
 
 def _codec(kind: str) -> _AnyCodec:

@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from accy_async.artifact.sealed import seal
 from accy_async.artifact.store import CACHE_FOLDER_VARIABLE, ArtifactStore
 from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
 from accy_async.tuning.launches import LaunchTuningCacheRecord
@@ -105,8 +106,17 @@ def test_what_cannot_be_read_is_refused_and_changes_nothing(
 ) -> None:
     store.keep(KIND, [numbered(1)])
     artifact = store.export(KIND)
-    for wrong in (b"", b"junk", artifact[:-1], artifact + b"\0"):
-        with pytest.raises(InvalidArtifact, match="no tuning artifact"):
+    for wrong, words in (
+        (b"", "no tuning artifact: cut short"),
+        (b"junk", "no tuning artifact: cut short"),
+        (bytes(100), "no tuning artifact: no sealed record"),
+        (seal("other", "3", b""), "no tuning artifact: this is other of version 3$"),
+        (artifact[:-1], f"^{KIND}: "),
+        (artifact + b"\0", f"^{KIND}: "),
+        (seal(KIND, "1", b"\1\0\0\0"), f"^{KIND}: 1 records in 0 bytes"),
+        (seal(KIND, "9", b""), f"^{KIND}: this is {KIND} of version 9, {KIND} of"),
+    ):
+        with pytest.raises(InvalidArtifact, match=words):
             store.import_artifact(wrong)
     with pytest.raises(InvalidValue, match="kind"):
         store.load("nothing")
