@@ -32,9 +32,9 @@ LENGTH = 10_000_000
 BATCH = 4
 _TARGETS = (
     "accy.kernel.add",
-    "accy.kernel.scan.block_scan",
+    "accy.kernel.scan.tile_sums",
     "accy.kernel.scan.sums_scan",
-    "accy.kernel.scan.add_base",
+    "accy.kernel.scan.tile_scan",
 )
 
 Work = Callable[[int], Awaitable[object]]

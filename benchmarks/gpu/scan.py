@@ -2,8 +2,8 @@
 
 Two rates for each: *useful* counts every value read once and every sum written once,
 which is what a user gets; *moved* counts what our three passes really read and write:
-two arrays in `block_scan`, two more in `add_base`, and the tiles' sums. A copy moves
-what is useful. Times are the device's own, between two events.
+an array in `tile_sums`, two in `tile_scan`, and the tiles' sums. A copy moves what is
+useful. Times are the device's own, between two events.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from accy_async import DType, ScalarArgument
 from accy_async.backends.cuda import CudaBackend
 from accy_async.compiler.kernels import scan_pipeline
 from accy_async.compiler.kernels.catalogue import library_registry
-from accy_async.compiler.kernels.library import TILE
+from accy_async.compiler.kernels.scan import SCAN_TILE
 from accy_async.pipeline import (
     PipelineLaunch,
     allocate_pipeline_intermediates,
@@ -33,7 +33,7 @@ LENGTH = 1 << 28
 ROUNDS = 9
 _BYTES = 4 * LENGTH
 USEFUL = 2 * _BYTES
-MOVED = 4 * _BYTES + 6 * (_BYTES // TILE)
+MOVED = 3 * _BYTES + 4 * (_BYTES // SCAN_TILE)
 
 Sample = Callable[[], Awaitable[float]]
 """Milliseconds on the device."""

@@ -1,10 +1,10 @@
 """One scan on one GPU, against the same split over two.
 
-Each GPU scans the tiles of its half, and the tiles' sums. Then the sum of the first
-half goes to the second GPU, by way of the host: four bytes. There it is added to the
-sums of the tiles, and to the first tile, which has none before it. The last stage,
-which adds to each tile what came before it, is the same as in one scan. So a half takes
-half, but for two small kernels and one round trip.
+Each GPU adds up the tiles of its half, and scans the tiles' sums. Then the sum of the
+first half goes to the second GPU, by way of the host: four bytes. There it is added to
+the sums of the tiles, and in the end to the first tile, which has none before it. The
+last stage, which scans each tile onto what came before it, is the same as in one scan.
+So a half takes half, but for two small kernels and one round trip.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from accy_async import (
     ScalarArgument,
     open_session,
 )
-from accy_async.compiler.kernels import TILE
+from accy_async.compiler.kernels import SCAN_TILE
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.options import LaunchOptions
@@ -97,9 +97,9 @@ async def open_scan(
 ) -> Scan:
     """The arrays and the plans of a scan over these devices, in equal parts."""
     part = length // len(devices)
-    tiles = -(-part // TILE)
+    tiles = -(-part // SCAN_TILE)
     sizes = {"x": part, "out": part, "sums": tiles, "bases": tiles}
-    sizes["ones"] = max(tiles, TILE)
+    sizes["ones"] = max(tiles, SCAN_TILE)
     one = np.ones(1, DTYPE.numpy).tobytes()
     arrays = {}
     for number, device in enumerate(devices):
@@ -124,35 +124,40 @@ def _plans(
     format: ArtifactFormat, devices: Sequence[str], part: int
 ) -> tuple[LaunchGraphPlan, LaunchGraphPlan | None]:
     registry = library_registry(format, dtype=DTYPE)
-    block_scan, sums_scan, add_base, axpy = (
+    tile_sums, sums_scan, tile_scan, axpy = (
         registry.get(f"accy.kernel.{name}", 1, format)
-        for name in ("scan.block_scan", "scan.sums_scan", "scan.add_base", "axpy")
+        for name in ("scan.tile_sums", "scan.sums_scan", "scan.tile_scan", "axpy")
     )
-    tiles = -(-part // TILE)
+    tiles = -(-part // SCAN_TILE)
     count, tile_count = ScalarArgument.u32(part), ScalarArgument.u32(tiles)
-    first_tile = ScalarArgument.u32(min(TILE, part))
+    first_tile = ScalarArgument.u32(min(SCAN_TILE, part))
     is_split = len(devices) > 1
     before = LaunchGraphBuilder()
     after = LaunchGraphBuilder() if is_split else before
     carry = after.runtime_scalar() if is_split else None
     for number, device in enumerate(devices):
         with before.on(device):
-            x, out = (before.buffer(f"{n}{number}", DTYPE, part) for n in ("x", "out"))
+            x = before.buffer(f"x{number}", DTYPE, part)
             sums, bases = (
                 before.buffer(f"{n}{number}", DTYPE, tiles) for n in ("sums", "bases")
             )
-            before.kernel(block_scan, [out.write, x.read, sums.write], [count])
+            before.kernel(tile_sums, [sums.write, x.read], [count])
             before.kernel(sums_scan, [bases.write, sums.read], [tile_count])
         with after.on(device):
+            out = after.buffer(f"out{number}", DTYPE, part)
             if is_split:
-                out = after.buffer(f"out{number}", DTYPE, part)
+                x = after.buffer(f"x{number}", DTYPE, part)
                 bases = after.buffer(f"bases{number}", DTYPE, tiles)
-            if number and carry is not None:
-                ones = after.buffer(f"ones{number}", DTYPE, max(tiles, TILE))
-                for target, size in ((bases, tile_count), (out, first_tile)):
-                    uses = [target.read_write, ones.read, target.read_write]
-                    after.kernel(axpy, uses, [size, carry])
-            after.kernel(add_base, [out.read_write, bases.read], [count])
+            scan = [out.write, x.read, bases.read]
+            if not number or carry is None:
+                after.kernel(tile_scan, scan, [count])
+                continue
+            ones = after.buffer(f"ones{number}", DTYPE, max(tiles, SCAN_TILE))
+            uses = [bases.read_write, ones.read, bases.read_write]
+            after.kernel(axpy, uses, [tile_count, carry])
+            after.kernel(tile_scan, scan, [count])
+            uses = [out.read_write, ones.read, out.read_write]
+            after.kernel(axpy, uses, [first_tile, carry])
     return before.build(), after.build() if is_split else None
 
 

@@ -22,7 +22,7 @@ from accy_async.compiler.emit.target import LEVELS, cpu_target
 from accy_async.compiler.form import (
     Kernel,
 )
-from accy_async.compiler.kernels import TILE, add, block_scan
+from accy_async.compiler.kernels import TILE, add, tile_scan
 from accy_async.compiler.kernels.catalogue import (
     cpu_registry,
     library_entries,
@@ -36,7 +36,8 @@ from accy_async.errors import (
     UnsupportedOperation,
 )
 
-ADD, SCAN = add(DType.F32).kernel, block_scan(DType.F32).kernel
+LONG = 2**32
+ADD, SCAN = add(DType.F32).kernel, tile_scan(DType.F32).kernel
 
 
 def test_each_compilation_frees_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +60,9 @@ def test_each_compilation_frees_its_passes(monkeypatch: pytest.MonkeyPatch) -> N
 _DIGEST = """
 import hashlib
 from accy_async.compiler.emit import compile_cpu
-from accy_async.compiler.kernels import add, block_scan
+from accy_async.compiler.kernels import add, tile_scan
 from accy_async.dtypes import DType
-kernels = [add(DType.F32).kernel, block_scan(DType.F32).kernel]
+kernels = [add(DType.F32).kernel, tile_scan(DType.F32).kernel]
 for format in ("cpu_object", "cpu_machine_code"):
     payload = compile_cpu(kernels, format=format)
     print(hashlib.sha256(payload).hexdigest())
@@ -163,8 +164,8 @@ def test_library_entries_load_and_derive_their_grid(dtype: DType) -> None:
         count = [ScalarArgument.u32(TILE * 3 + 1)]
         geometry = entry.launch.geometry(count)
         assert isinstance(geometry, FixedLaunch)
-        single = library.elements_per_block is None
-        assert geometry.grid == ((1, 1, 1) if single else (4, 1, 1))
+        blocks = -(-(TILE * 3 + 1) // (library.elements_per_block or LONG))
+        assert geometry.grid == (blocks, 1, 1)
         assert geometry.threadgroup == library.kernel.threadgroup
         assert entry.buffer_argument_count == len(library.kernel.buffers)
 
@@ -177,8 +178,8 @@ def test_registry_holds_what_was_asked_for_and_refuses_the_rest() -> None:
     assert registry.entries[0] is again.entries[0]
     with pytest.raises(InvalidValue, match=r"targets.*accy\.kernel\.gone"):
         library_entries(targets=["accy.kernel.gone"])
-    with pytest.raises(InvalidValue, match=r"targets.*block_scan"):
-        library_entries(dtype=DType.BOOL, targets=["accy.kernel.scan.block_scan"])
+    with pytest.raises(InvalidValue, match=r"targets.*tile_scan"):
+        library_entries(dtype=DType.BOOL, targets=["accy.kernel.scan.tile_scan"])
     with pytest.raises(UnsupportedOperation, match="cuda_cubin"):
         library_entries(ArtifactFormat.CUDA_CUBIN)
     with pytest.raises(UnsupportedOperation, match="cuda_ptx is no format of cpu"):

@@ -35,7 +35,7 @@ from accy_async.compiler.form import (
     tanh,
 )
 from accy_async.compiler.form.operations import can_cast
-from accy_async.compiler.kernels import add, block_scan, sums_scan
+from accy_async.compiler.kernels import add, sums_scan, tile_scan
 from accy_async.compiler.kernels.catalogue import (
     cuda_registry,
     library_entries,
@@ -47,14 +47,14 @@ from accy_async.errors import InvalidType, InvalidValue, UnsupportedOperation
 from tests.compiler.harness import elementwise
 
 U32, F32 = DType.U32, DType.F32
-ADD, SCAN = add(F32).kernel, block_scan(F32).kernel
+ADD, SCAN = add(F32).kernel, tile_scan(F32).kernel
 
 _DIGEST = """
 import hashlib
 from accy_async.compiler.emit import compile_ptx
-from accy_async.compiler.kernels import add, block_scan
+from accy_async.compiler.kernels import add, tile_scan
 from accy_async.dtypes import DType
-kernels = [add(DType.F32).kernel, block_scan(DType.F32).kernel]
+kernels = [add(DType.F32).kernel, tile_scan(DType.F32).kernel]
 print(hashlib.sha256(compile_ptx(kernels).encode()).hexdigest())
 """
 

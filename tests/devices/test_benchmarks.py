@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from accy_async.artifact import ArtifactFormat
-from accy_async.compiler.kernels import TILE
+from accy_async.compiler.kernels import SCAN_TILE
 from accy_async.session import open_session
 from benchmarks.multigpu import __main__ as program
 from benchmarks.multigpu import chains, scan, service
@@ -18,7 +18,9 @@ FORMAT = ArtifactFormat.CPU_MACHINE_CODE
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("length", [2, 2 * TILE, 10 * TILE, 6 * TILE + 14])
+@pytest.mark.parametrize(
+    "length", [2, 2 * SCAN_TILE, 10 * SCAN_TILE, 6 * SCAN_TILE + 14]
+)
 async def test_a_scan_in_two_parts_is_the_scan(length: int) -> None:
     async with open_session(devices=NAMES) as session:
         for devices in (NAMES[:1], NAMES):

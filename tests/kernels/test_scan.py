@@ -9,13 +9,14 @@ import pytest
 
 from accy_async.compiler.kernels import (
     SCAN_DTYPES,
+    SCAN_TILE,
     TILE,
-    add_base,
-    block_scan,
     reference_scan,
     scan_additions,
     scan_gpu,
     sums_scan,
+    tile_scan,
+    tile_sums,
 )
 from accy_async.compiler.kernels import scan as scan_cpu
 from accy_async.dtypes import DType
@@ -31,9 +32,10 @@ from tests.kernels.places import (
     with_dtypes,
 )
 
-LENGTHS = [1, 63, 64, 65, 255, 256, 257, 5000]
-LENGTHS += [4097 * 64 - 1, 4097 * 64 + 1, 4097 * 256 - 1, 4097 * 256 + 1]
+LENGTHS = [1, 3, 4, 5, 255, 1023, 1024, 1025, 5000]
+LENGTHS += [257 * 1024 - 1, 257 * 1024 + 1, 1025 * 1024 - 1, 1025 * 1024 + 1]
 LONG = 10**7
+SHARED = scan_gpu.SHARE * TILE
 
 
 def with_lengths(*dtypes: DType) -> pytest.MarkDecorator:
@@ -62,7 +64,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[KernelRunner]:
     kernels = [
         make(dtype).kernel
         for dtype in SCAN_DTYPES
-        for make in (of.block_scan, of.sums_scan, of.add_base)
+        for make in (of.tile_sums, of.sums_scan, of.tile_scan)
     ]
     with place.compiled(*kernels) as running:
         yield running
@@ -70,13 +72,13 @@ def runner(request: pytest.FixtureRequest) -> Iterator[KernelRunner]:
 
 def scan(runner: KernelRunner, values: Array, *, in_place: bool = False) -> Array:
     dtype = DType.from_numpy(values.dtype)
-    n, m = len(values), -(-len(values) // TILE)
+    n, m = len(values), -(-len(values) // SCAN_TILE)
     operand = values.copy()
     result = operand if in_place else np.full_like(values, 77)
     sums, scanned = np.full(m, 55, values.dtype), np.full(m, 66, values.dtype)
-    runner.run(f"accy_block_scan_{dtype}", [result, operand, sums], [n], m)
-    runner.run(f"accy_sums_scan_{dtype}", [scanned, sums], [m])
-    runner.run(f"accy_add_base_{dtype}", [result, scanned], [n], m)
+    runner.run(f"accy_tile_sums_{dtype}", [sums, operand], [n], m)
+    runner.run(f"accy_sums_scan_{dtype}", [scanned, sums], [m], -(-m // SHARED))
+    runner.run(f"accy_tile_scan_{dtype}", [result, operand, scanned], [n], m)
     if not in_place:
         np.testing.assert_array_equal(operand, values)
     return result
@@ -102,6 +104,16 @@ def test_float_scan_is_the_reference_to_the_bit_and_within_highams_bound(
     assert (np.abs(result - wide) <= bound).all()
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)
+def test_sums_are_the_same_from_several_blocks(
+    runner: KernelRunner, dtype: DType
+) -> None:
+    sums = np.random.default_rng(3).normal(size=2 * SHARED + 700).astype(dtype.numpy)
+    scanned = np.full_like(sums, 66)
+    runner.run(f"accy_sums_scan_{dtype}", [scanned, sums], [len(sums)], 3)
+    assert_same_bits(scanned, scan_cpu.reference_sums_scan(sums))
+
+
 @with_lengths(DType.I32, DType.U32)
 def test_integer_scan_wraps(runner: KernelRunner, dtype: DType, length: int) -> None:
     low, high = int(dtype.minimum), int(dtype.maximum)
@@ -115,8 +127,8 @@ def test_integer_scan_wraps(runner: KernelRunner, dtype: DType, length: int) -> 
 
 @with_dtypes(SCAN_DTYPES, [HOST_CUDA, HOST_MSL])
 def test_printed_scan_is_the_reference_to_the_bit(place: Place, dtype: DType) -> None:
-    values = np.arange(600).astype(dtype.numpy) * dtype.numpy.type(3)
-    kernels = [make(dtype).kernel for make in (block_scan, sums_scan, add_base)]
+    values = np.arange(5600).astype(dtype.numpy) * dtype.numpy.type(3)
+    kernels = [make(dtype).kernel for make in (tile_sums, sums_scan, tile_scan)]
     with place.compiled(*kernels) as runner:
         assert_same_bits(scan(runner, values), reference_scan(values))
 
@@ -172,7 +184,7 @@ def test_reference_scan_refuses_what_it_cannot_scan() -> None:
     assert len(reference_scan(np.zeros(0, np.float32))) == 0
 
 
-@pytest.mark.parametrize("make", [block_scan, sums_scan, add_base])
+@pytest.mark.parametrize("make", [tile_sums, sums_scan, tile_scan])
 def test_scan_kernels_refuse_other_dtypes(make: object) -> None:
     assert callable(make)
     with pytest.raises(InvalidType, match=r"accy\.kernel\.scan\..*bf16"):

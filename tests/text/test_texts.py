@@ -19,7 +19,7 @@ from accy_async.compiler.emit import (
 from accy_async.compiler.emit.text import glslang
 from accy_async.compiler.emit.text.names import Names
 from accy_async.compiler.form import Kernel, KernelBuilder, exp
-from accy_async.compiler.kernels import add, block_scan
+from accy_async.compiler.kernels import add, tile_scan
 from accy_async.compiler.kernels.catalogue import library_entries
 from accy_async.dtypes import DType
 from accy_async.errors import (
@@ -218,7 +218,7 @@ print(hashlib.sha256(all_texts().encode()).hexdigest())
 
 
 def all_texts() -> str:
-    kernels = [add(F32).kernel, block_scan(DType.I64).kernel, halves()]
+    kernels = [add(F32).kernel, tile_scan(DType.I64).kernel, halves()]
     kernels.append(elementwise("e", [F32], F32, exp))
     return emit_msl(kernels) + emit_cuda(kernels) + "".join(map(emit_glsl, kernels))
 

@@ -71,7 +71,10 @@ def demo_lines(outcome: DemoOutcome) -> list[tuple[str, str]]:
             f"({_bytes(given.byte_size)}, CRC-32 {given.checksum}): "
             f"{given.description}",
         ),
-        ("pipeline", "inclusive scan: block scan, scan of the sums, add base"),
+        (
+            "pipeline",
+            "inclusive scan: sums of the tiles, scan of the sums, scan of the tiles",
+        ),
         ("prepared", prepared),
         *_timing_lines(outcome),
         ("check", _check(outcome)),

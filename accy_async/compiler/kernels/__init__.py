@@ -23,11 +23,12 @@ from accy_async.compiler.kernels.pipelines import LIBRARY_VERSION, scan_pipeline
 from accy_async.compiler.kernels.scan import (
     MAX_SCAN_LENGTH,
     SCAN_DTYPES,
-    add_base,
-    block_scan,
+    SCAN_TILE,
     reference_scan,
     scan_additions,
     sums_scan,
+    tile_scan,
+    tile_sums,
 )
 from accy_async.compiler.kernels.vectors import Axpy8F32, VectorAdd8F32, VectorKernel
 
@@ -48,16 +49,17 @@ __all__ = [
     "LIBRARY_VERSION",
     "MAX_SCAN_LENGTH",
     "SCAN_DTYPES",
+    "SCAN_TILE",
     "TILE",
     "LibraryKernel",
     "add",
-    "add_base",
     "axpy",
-    "block_scan",
     "copy",
     "fill",
     "reference_scan",
     "scan_additions",
     "scan_pipeline",
     "sums_scan",
+    "tile_scan",
+    "tile_sums",
 ]

@@ -26,7 +26,7 @@ from accy_async.compiler.kernels.elementwise import (
     copy,
     fill,
 )
-from accy_async.compiler.kernels.library import TILE, LibraryKernel
+from accy_async.compiler.kernels.library import LibraryKernel
 from accy_async.compiler.kernels.payloads import (
     code_level,
     kernel_payload,
@@ -70,7 +70,7 @@ def library_kernels(
         makers += [add, axpy]
     if dtype in SCAN_DTYPES:
         of = scan if backend is BackendKind.CPU else scan_gpu
-        makers += [of.block_scan, of.sums_scan, of.add_base]
+        makers += [of.tile_sums, of.sums_scan, of.tile_scan]
     return tuple(make(dtype) for make in makers)
 
 
@@ -194,7 +194,7 @@ def _entry(
                 access=buffer.access,
                 elements=RuntimeCeilDiv(
                     argument_index=0,
-                    divisor=TILE if buffer.name in library.tile_buffers else 1,
+                    divisor=library.tile if buffer.name in library.tile_buffers else 1,
                 ),
             )
             for buffer in kernel.buffers

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from accy_async.compiler.kernels.library import TILE
-from accy_async.compiler.kernels.scan import MAX_SCAN_LENGTH, SCAN_DTYPES
+from accy_async.compiler.kernels.scan import (
+    MAX_SCAN_LENGTH,
+    SCAN_DTYPES,
+    SCAN_TILE,
+)
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue
 from accy_async.pipeline.model import (
@@ -31,9 +34,9 @@ def scan_pipeline(dtype: DType = DType.F32) -> KernelCallPipeline:
     """``result[i] = operand[0] + ... + operand[i]``, in the order of `reference_scan`.
 
     Operand 0 and result 0 are arrays of ``dtype`` and may be one; the one runtime
-    scalar is their length, a u32 of at most 2^31. Three stages: each block scans
-    its tile and leaves the tile's sum, one block scans the sums, each block adds
-    the sum of the tiles before its own. Scratch: twice one element per tile.
+    scalar is their length, a u32 of at most 2^31. Three stages: the tiles are added
+    up, their sums scanned, and each tile is scanned onto the sum of those before it.
+    Scratch: twice one element per tile of `SCAN_TILE`.
 
     Raises:
         InvalidValue: there are no scan kernels for the dtype.
@@ -42,7 +45,7 @@ def scan_pipeline(dtype: DType = DType.F32) -> KernelCallPipeline:
         raise InvalidValue(
             "scan_pipeline.dtype", dtype, "one of " + ", ".join(map(str, SCAN_DTYPES))
         )
-    tiles = CeilDiv(argument_index=0, divisor=TILE)
+    tiles = CeilDiv(argument_index=0, divisor=SCAN_TILE)
     scratch = PipelineIntermediate(dtype=dtype, extent=tiles)
     return KernelCallPipeline(
         target=SCAN_TARGET,
@@ -51,9 +54,9 @@ def scan_pipeline(dtype: DType = DType.F32) -> KernelCallPipeline:
         result_count=1,
         stages=(
             PipelineStage(
-                target=f"{SCAN_TARGET}.block_scan",
+                target=f"{SCAN_TARGET}.tile_sums",
                 version=LIBRARY_VERSION,
-                buffers=(Result(0), Operand(0), Intermediate(0)),
+                buffers=(Intermediate(0), Operand(0)),
                 scalars=(Forward(0),),
             ),
             PipelineStage(
@@ -63,9 +66,9 @@ def scan_pipeline(dtype: DType = DType.F32) -> KernelCallPipeline:
                 scalars=(tiles,),
             ),
             PipelineStage(
-                target=f"{SCAN_TARGET}.add_base",
+                target=f"{SCAN_TARGET}.tile_scan",
                 version=LIBRARY_VERSION,
-                buffers=(Result(0), Intermediate(1)),
+                buffers=(Result(0), Operand(0), Intermediate(1)),
                 scalars=(Forward(0),),
             ),
         ),

@@ -1,20 +1,25 @@
 """The inclusive scan of any length up to 2**32 - 1, in three kernels.
 
-`block_scan` scans each tile of `TILE` elements by itself and writes the tiles'
-sums; `sums_scan`, one block, scans those sums; `add_base` adds to each tile but
-the first the scanned sum of all tiles before it.
+`tile_sums` adds up each tile of `SCAN_TILE` elements; `sums_scan` scans the tiles'
+sums; `tile_scan` scans each tile onto the scanned sum of all tiles before it. So the
+elements are read twice, and the results written once.
 
-The order of summation is part of the contract. Within a tile it is that of
-Hillis and Steele: for d = 1, 2, 4, ... below `TILE`, all at once,
+The order of summation is part of the contract. A tile has `TILE` *groups* of four
+elements. Within a group sums run from left to right: ``y[0] = x[0]``, ``y[i] = y[i-1] +
+x[i]``. The groups' last, ``s[t]``, are scanned in the order of Hillis and Steele: for d
+= 1, 2, 4, ... below `TILE`, all at once,
 
-    x[t] = x[t] + x[t - d]  where t >= d, else x[t]
+    s[t] = s[t] + s[t - d]  where t >= d, else s[t]
 
-(the kernels take two such steps at a time, which makes the same sums). The sums
-are scanned in tiles in the same way, and each such tile then gets the *carry*,
-``result = carry + x[t]``, where the carry is the running total, in order, of the
-last elements of all sums' tiles before. At last ``result = base + x[t]``. What
-a tile lacks at the end counts as the number that changes nothing: 0, or -0.0
-for floats. `reference_scan` gives the same bits on the host.
+(the kernels take two such steps at a time, which makes the same sums). The last of
+them is the tile's sum; each group's results are ``(base + s[t - 1]) + y[i]``, where
+``base`` is the scanned sum of the tiles before.
+
+The sums are scanned in tiles of `TILE` sums, each by Hillis and Steele's steps, and
+each such tile then gets the *carry*, ``carry + s[t]``: the running total, in order, of
+the last elements of all sums' tiles before. What a tile lacks at the end, what comes
+before a tile's first group, and the first tile's base count as the number that changes
+nothing: 0, or -0.0 for floats. `reference_scan` gives the same bits on the host.
 
 Source: W. D. Hillis and G. L. Steele, "Data parallel algorithms", CACM 29(12),
 1986.
@@ -22,7 +27,8 @@ Source: W. D. Hillis and G. L. Steele, "Data parallel algorithms", CACM 29(12),
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +39,6 @@ from accy_async.compiler.form import (
     KernelBuilder,
     constant,
 )
-from accy_async.compiler.kernels.elementwise import tile_elements
 from accy_async.compiler.kernels.library import TILE, LibraryKernel
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidType, InvalidValue
@@ -42,17 +47,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "GROUP",
     "MAX_SCAN_LENGTH",
     "PAD",
     "SCAN_DTYPES",
+    "SCAN_TILE",
     "STEPS",
-    "add_base",
-    "block_scan",
     "nothing",
     "reference_scan",
+    "reference_sums_scan",
+    "running_sums",
     "scan_additions",
     "scan_builder",
     "sums_scan",
+    "tile_scan",
+    "tile_sums",
 ]
 
 MAX_SCAN_LENGTH = 2**31
@@ -60,37 +69,55 @@ MAX_SCAN_LENGTH = 2**31
 
 SCAN_DTYPES = (DType.F32, DType.F64, DType.I32, DType.I64, DType.U32, DType.U64)
 
+GROUP = 4
+"""Elements that are added up one after another; a thread's."""
+
+SCAN_TILE = GROUP * TILE
+"""Elements of a tile: a group for each of a block's threads."""
+
 STEPS = (1, 4, 16, 64)
 """Hillis and Steele's steps, every other one: the kernels take two at a time."""
 
 PAD = 3 * STEPS[-1]
 """Elements before each tile in shared memory, which change nothing."""
 
+_PAD = PAD + STEPS[-1]
+"""As many, where a step is seen from one element further; whole vectors, on CPUs."""
 
-def block_scan(dtype: DType) -> LibraryKernel:
-    """Scan each tile: ``(result, operand, block_sums; n: u32)``.
 
-    ``block_sums`` has ``ceil(n / TILE)`` elements, one for each block. The
-    operand may be the result.
+def tile_sums(dtype: DType) -> LibraryKernel:
+    """Add up each tile: ``(block_sums, operand; n: u32)``.
+
+    ``block_sums`` has ``ceil(n / SCAN_TILE)`` elements, one for each block.
 
     Raises:
         InvalidType: the dtype is not one of `SCAN_DTYPES`.
     """
-    k = scan_builder("block_scan", dtype)
-    result = k.buffer("result", dtype, "write_only")
-    operand = k.buffer("operand", dtype, "read_only")
+    k = scan_builder("tile_sums", dtype)
     block_sums = k.buffer("block_sums", dtype, "write_only")
-    base, count = tile_elements(k)
-    i = base + k.thread.cast(DType.U64)
-    tile = _Tile(k, dtype)
-    scanned = tile.scan(operand.at(i), count)
-    with k.region(limit=count):
-        result[i] = scanned(k.thread)
-    with k.region(limit=constant(DType.U32, 1)):
-        block_sums[k.block_x] = scanned(k.thread + (TILE - 1))
+    operand = k.buffer("operand", dtype, "read_only")
+    base, count = _tile_elements(k)
+    arrays = [k.shared("even", dtype, TILE), k.shared("odd", dtype, TILE // 4)]
+
+    def add_up(group: list[Expression]) -> None:
+        arrays[0][k.thread] = running_sums(group)[-1]
+
+    _each_group(k, operand, base, count, add_up)
+    left = TILE
+    while left > 1:
+        left //= 4
+        source, target = arrays
+        with k.region(limit=left):
+            four = [source[k.thread * 4 + i] for i in range(4)]
+            target[k.thread] = (four[0] + four[1]) + (four[2] + four[3])
+        arrays.reverse()
+    with k.region(limit=1):
+        block_sums[k.block_x] = arrays[0][0]
     return LibraryKernel(
-        "accy.kernel.scan.block_scan",
+        "accy.kernel.scan.tile_sums",
         k.build(),
+        elements_per_block=SCAN_TILE,
+        tile=SCAN_TILE,
         tile_buffers=frozenset({"block_sums"}),
     )
 
@@ -121,27 +148,47 @@ def sums_scan(dtype: DType) -> LibraryKernel:
     return LibraryKernel("accy.kernel.scan.sums_scan", k.build(), None)
 
 
-def add_base(dtype: DType) -> LibraryKernel:
-    """Add to each tile what came before it: ``(result, scanned_sums; n: u32)``.
+def tile_scan(dtype: DType) -> LibraryKernel:
+    """Scan each tile: ``(result, operand, scanned_sums; n: u32)``.
 
-    ``result`` is what `block_scan` wrote, updated in place; block b > 0 adds
-    ``scanned_sums[b - 1]``.
+    Block b > 0 begins with ``scanned_sums[b - 1]``. The operand may be the result.
 
     Raises:
         InvalidType: the dtype is not one of `SCAN_DTYPES`.
     """
-    k = scan_builder("add_base", dtype)
-    result = k.buffer("result", dtype, "read_write")
+    k = scan_builder("tile_scan", dtype)
+    result = k.buffer("result", dtype, "write_only")
+    operand = k.buffer("operand", dtype, "read_only")
     scanned_sums = k.buffer("scanned_sums", dtype, "read_only")
-    base, count = tile_elements(k)
+    base, count = _tile_elements(k)
+    own = [k.thread_variable(f"own{i}", dtype) for i in range(GROUP)]
+    before = k.variable("before", nothing(dtype))
     with k.when(k.block_x > 0):
-        before = k.let("before", scanned_sums.at(k.block_x - 1))
-        with k.region(limit=count):
-            i = base + k.thread.cast(DType.U64)
-            result[i] = before + result[i]
+        before.set(scanned_sums.at(k.block_x - 1))
+
+    def add_up(group: list[Expression]) -> None:
+        for variable, value in zip(own, running_sums(group), strict=True):
+            variable.set(value)
+
+    _each_group(k, operand, base, count, add_up)
+    tile = _Tile(k, dtype)
+    scanned = tile.scan(own[-1].value, constant(DType.I64, TILE), back=1)
+    with k.when(count >= SCAN_TILE), k.region():
+        start = k.let("start", before.value + scanned(k.thread))
+        first = k.let("first", base + k.thread.cast(DType.U64) * GROUP)
+        for i, variable in enumerate(own):
+            result[first + i] = start + variable.value
+    with k.otherwise(), k.region():
+        start = k.let("begin", before.value + scanned(k.thread))
+        here = k.let("here", k.thread.cast(DType.U64) * GROUP)
+        for i, variable in enumerate(own):
+            with k.when((here + i).cast(DType.I64) < count):
+                result[base + here + i] = start + variable.value
     return LibraryKernel(
-        "accy.kernel.scan.add_base",
+        "accy.kernel.scan.tile_scan",
         k.build(),
+        elements_per_block=SCAN_TILE,
+        tile=SCAN_TILE,
         tile_buffers=frozenset({"scanned_sums"}),
     )
 
@@ -167,13 +214,24 @@ def reference_scan(values: NDArray[Any]) -> NDArray[Any]:
     if len(values) == 0:
         return values.copy()
     with np.errstate(all="ignore"):
-        tiles = _scan_tiles(values, dtype)
-        sums = _scan_tiles(tiles[:, -1], dtype)
-        totals = np.add.accumulate(sums[:, -1], dtype=values.dtype)
-        sums[1:] = totals[:-1, np.newaxis] + sums[1:]
-        bases = sums.reshape(-1)[: len(tiles) - 1]
-        tiles[1:] = bases[:, np.newaxis] + tiles[1:]
-    return tiles.reshape(-1)[: len(values)]
+        groups = _filled(values, SCAN_TILE).reshape(-1, TILE, GROUP)
+        np.add.accumulate(groups, axis=2, out=groups)
+        before = np.full(groups.shape[:2], _nothing(dtype), values.dtype)
+        scanned = _stepped(groups[:, :, -1])
+        before[:, 1:] = scanned[:, :-1]
+        bases = reference_sums_scan(scanned[:, -1])[:-1]
+        before[1:] = bases[:, np.newaxis] + before[1:]
+        groups += before[:, :, np.newaxis]
+    return groups.reshape(-1)[: len(values)]
+
+
+def reference_sums_scan(sums: NDArray[Any]) -> NDArray[Any]:
+    """What `sums_scan` makes of at least one sum, on the host, with the same bits."""
+    with np.errstate(all="ignore"):
+        tiles = _stepped(_filled(sums, TILE))
+        totals = np.add.accumulate(tiles[:, -1], dtype=sums.dtype)
+        tiles[1:] = totals[:-1, np.newaxis] + tiles[1:]
+    return tiles.reshape(-1)[: len(sums)]
 
 
 def scan_additions(length: int) -> int:
@@ -186,9 +244,10 @@ def scan_additions(length: int) -> int:
     Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd
     ed., SIAM 2002, lemma 3.1 and section 4.2.
     """
-    tiles = -(-length // TILE)
+    tiles = -(-length // SCAN_TILE)
     steps = TILE.bit_length() - 1
-    return steps if tiles <= 1 else 2 * steps + -(-tiles // TILE) + 1
+    to_groups = GROUP - 1 + steps
+    return to_groups + (1 if tiles <= 1 else steps + -(-tiles // TILE) + 2)
 
 
 class _Tile:
@@ -202,50 +261,81 @@ class _Tile:
         self._k = k
         self._dtype = dtype
         self._arrays = [
-            k.shared("even", dtype, PAD + TILE),
-            k.shared("odd", dtype, PAD + TILE),
+            k.shared("even", dtype, _PAD + TILE),
+            k.shared("odd", dtype, _PAD + TILE),
         ]
-        with k.region(limit=constant(DType.U32, PAD)):
+        with k.region(limit=constant(DType.U32, _PAD)):
             for array in self._arrays:
                 array[k.thread] = nothing(dtype)
 
     def scan(
-        self, element: Expression, count: Expression
+        self, element: Expression, count: Expression, *, back: int = 0
     ) -> Callable[[Expression], Expression]:
         """Scan ``count`` elements; gives what makes each of the tile's results.
 
-        The last two steps are left to whoever takes the results, which saves a
-        pass over the tile.
+        Those are seen from so many elements further. The last two steps are left to
+        whoever takes the results, which saves a pass over the tile.
         """
         k, (even, odd) = self._k, self._arrays
         with k.region(limit=count):
-            even[k.thread + PAD] = element
+            even[k.thread + _PAD] = element
         with k.when(count < TILE), k.region():
             missing = k.thread.cast(DType.I64) >= count
             with k.when(missing):
-                even[k.thread + PAD] = nothing(self._dtype)
+                even[k.thread + _PAD] = nothing(self._dtype)
         for step in STEPS[:-1]:
             with k.region():
-                odd[k.thread + PAD] = _two_steps(even, k.thread, step)
+                odd[k.thread + _PAD] = _two_steps(even, k.thread + _PAD, step)
             even, odd = odd, even
         last = even
 
         def result(at: Expression) -> Expression:
-            return _two_steps(last, at, STEPS[-1])
+            return _two_steps(last, at + (_PAD - back), STEPS[-1])
 
         return result
 
 
 def _two_steps(array: ArrayHandle, at: Expression, step: int) -> Expression:
     """Hillis and Steele's steps for ``step`` and ``2 * step`` in one."""
-    near = array.at(at + PAD) + array.at(at + (PAD - step))
-    far = array.at(at + (PAD - 2 * step)) + array.at(at + (PAD - 3 * step))
-    return near + far
+    near = array.at(at) + array.at(at - step)
+    return near + (array.at(at - 2 * step) + array.at(at - 3 * step))
+
+
+def running_sums(values: Sequence[Expression]) -> list[Expression]:
+    """The running sums of a group."""
+    return list(itertools.accumulate(values, lambda left, right: left + right))
+
+
+def _tile_elements(k: KernelBuilder) -> tuple[Expression, Expression]:
+    """Declare ``n``; a block's first element (u64) and how many are left (i64)."""
+    n = k.scalar("n", DType.U32)
+    base = k.let("base", k.block_x.cast(DType.U64) * SCAN_TILE)
+    return base, k.let("count", n.cast(DType.I64) - base.cast(DType.I64))
+
+
+def _each_group(
+    k: KernelBuilder,
+    operand: ArrayHandle,
+    base: Expression,
+    count: Expression,
+    do: Callable[[list[Expression]], None],
+) -> None:
+    """Have each thread do something with its group, which is filled up at the end."""
+    with k.when(count >= SCAN_TILE), k.region():
+        at = k.let("at", base + k.thread.cast(DType.U64) * GROUP)
+        do([operand[at + i] for i in range(GROUP)])
+    with k.otherwise(), k.region():
+        own = k.let("own", k.thread.cast(DType.U64) * GROUP)
+        some = [k.variable(f"x{i}", nothing(operand.dtype)) for i in range(GROUP)]
+        for i, variable in enumerate(some):
+            with k.when((own + i).cast(DType.I64) < count):
+                variable.set(operand[base + own + i])
+        do([variable.value for variable in some])
 
 
 def nothing(dtype: DType) -> Expression:
     """The number that added to any other gives that other, to the bit."""
-    return constant(dtype, -0.0 if dtype.is_float else 0)
+    return constant(dtype, _nothing(dtype))
 
 
 def scan_builder(name: str, dtype: DType, threads: int = TILE) -> KernelBuilder:
@@ -263,12 +353,21 @@ def _listed() -> str:
     return "one of " + ", ".join(map(str, SCAN_DTYPES))
 
 
-def _scan_tiles(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """Each tile scanned by itself, as rows, the last filled up."""
-    rows = -(-len(values) // TILE)
-    tiles = np.full(rows * TILE, -0.0 if dtype.is_float else 0, dtype=values.dtype)
+def _nothing(dtype: DType) -> float:
+    return -0.0 if dtype.is_float else 0
+
+
+def _filled(values: NDArray[Any], tile: int) -> NDArray[Any]:
+    """A copy as rows of tiles, the last filled up with what changes nothing."""
+    rows = -(-len(values) // tile)
+    nothing_ = _nothing(DType.from_numpy(values.dtype))
+    tiles = np.full(rows * tile, nothing_, dtype=values.dtype)
     tiles[: len(values)] = values
-    tiles = tiles.reshape(rows, TILE)
+    return tiles.reshape(rows, tile)
+
+
+def _stepped(tiles: NDArray[Any]) -> NDArray[Any]:
+    """Each row scanned by Hillis and Steele's steps."""
     step = 1
     while step < TILE:
         stepped = tiles.copy()

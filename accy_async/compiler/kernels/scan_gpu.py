@@ -1,14 +1,11 @@
 """The scan's kernels for GPUs: the same sums in the same order, to the bit.
 
 What differs from `scan` is how they get there. A GPU needs much in flight, so a block
-works on several tiles at once: its threads load one element of each before any of them
-is used. And each thread keeps the element that it works on, in a register, so that a
-step reads three others from shared memory and not four. `sums_scan`, which has but one
-block, gives it as many threads as there may be, and loads the next tiles while it scans
-these.
-
-For 2^28 f32 the three kernels take 0.78, 0.49 and 0.53 ms on an H200, where tile by
-tile they took 1.29, 2.78 and 0.89.
+works on several tiles at once: its threads load a group of each before any of them
+is used, 16 bytes of f32. And each thread keeps what it works on in registers, so that a
+step reads three others from shared memory and not four. A block of `sums_scan` adds up
+by itself what comes before its sums: the order makes trees of that, which are quick,
+and so there may be many blocks. It loads the next tiles while it scans these.
 """
 
 from __future__ import annotations
@@ -16,20 +13,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from accy_async.compiler.form import (
+    ArrayHandle,
     Expression,
     KernelBuilder,
     VariableHandle,
     constant,
+    minimum,
     select,
 )
 from accy_async.compiler.kernels.library import TILE, LibraryKernel
-from accy_async.compiler.kernels.scan import PAD, STEPS, nothing, scan_builder
+from accy_async.compiler.kernels.scan import (
+    GROUP,
+    PAD,
+    SCAN_TILE,
+    STEPS,
+    nothing,
+    running_sums,
+    scan_builder,
+)
 from accy_async.dtypes import DType
 
-__all__ = ["TILES", "add_base", "block_scan", "sums_scan"]
+__all__ = ["SHARE", "TILES", "sums_scan", "tile_scan", "tile_sums"]
 
 TILES = 4
-"""Tiles that a block works on at a time; 8 were no faster, 2 slower."""
+"""Tiles that a block works on at a time."""
+
+SHARE = 64
+"""Tiles of sums that a block of `sums_scan` scans."""
 
 _ROWS = 4
 """Threads of `sums_scan` beside each other, each with tiles of its own, in tiles."""
@@ -37,66 +47,78 @@ _ROWS = 4
 _STRIDE = PAD + TILE
 
 
-def block_scan(dtype: DType) -> LibraryKernel:
-    """As `scan.block_scan`, launched over ``ceil(n / (TILES * TILE))`` blocks.
+def tile_sums(dtype: DType) -> LibraryKernel:
+    """As `scan.tile_sums`, launched over ``ceil(n / (TILES * SCAN_TILE))`` blocks.
 
     Raises:
         InvalidType: the dtype is not one of `SCAN_DTYPES`.
     """
-    k = scan_builder("block_scan", dtype)
-    result = k.buffer("result", dtype, "write_only")
-    operand = k.buffer("operand", dtype, "read_only")
+    k = scan_builder("tile_sums", dtype)
+    k.takes_neighbours = True
     block_sums = k.buffer("block_sums", dtype, "write_only")
+    operand = k.buffer("operand", dtype, "read_only")
     base, count = _elements(k)
-    tiles = _Tiles(k, dtype, TILES)
-    first = k.let("first", k.block_x.cast(DType.U64) * TILES)
+    arrays = [k.shared(name, dtype, TILES * TILE) for name in ("even", "odd")]
 
-    tiles.load(lambda tile: operand.at(tiles.at(base, tile)), count)
-    tiles.scan()
+    def add_up(groups: list[list[Expression]]) -> None:
+        for tile, group in enumerate(groups):
+            arrays[0][k.thread + tile * TILE] = running_sums(group)[-1]
 
-    def store(tile: int) -> None:
-        result[tiles.at(base, tile)] = tiles.element(tile)
-
-    tiles.each(count, store)
-    with k.region(), k.when(tiles.is_last()):
-        for tile in range(TILES):
-            with k.when(count > tile * TILE):
-                block_sums[first + tile] = tiles.element(tile)
+    _each_group(k, operand, base, count, add_up)
+    left = TILES * TILE
+    while left > TILES:
+        left //= 4
+        source, target = arrays
+        with k.region(limit=left):
+            target[k.thread] = _paired([source[k.thread * 4 + i] for i in range(4)])
+        arrays.reverse()
+    with k.region(limit=TILES):
+        own = k.let("own", k.thread.cast(DType.I64) * SCAN_TILE)
+        with k.when(own < count):
+            first = k.let("first", k.block_x.cast(DType.U64) * TILES)
+            block_sums[first + k.thread.cast(DType.U64)] = arrays[0][k.thread]
     return LibraryKernel(
-        "accy.kernel.scan.block_scan",
+        "accy.kernel.scan.tile_sums",
         k.build(),
-        elements_per_block=TILES * TILE,
+        elements_per_block=TILES * SCAN_TILE,
+        tile=SCAN_TILE,
         tile_buffers=frozenset({"block_sums"}),
     )
 
 
 def sums_scan(dtype: DType) -> LibraryKernel:
-    """As `scan.sums_scan`: one block.
+    """As `scan.sums_scan`, launched over ``ceil(m / (SHARE * TILE))`` blocks.
+
+    Each block first adds up, in order, all tiles of sums before its own: that is the
+    carry that it begins with. ``scanned_sums`` and ``block_sums`` may not be the same.
 
     Raises:
         InvalidType: the dtype is not one of `SCAN_DTYPES`.
     """
     k = scan_builder("sums_scan", dtype, _ROWS * TILE)
+    k.takes_neighbours = True
     scanned_sums = k.buffer("scanned_sums", dtype, "write_only")
     block_sums = k.buffer("block_sums", dtype, "read_only")
     m = k.scalar("m", DType.U32).cast(DType.I64)
-    # What fits the 48 KiB that every block has.
+    # What fits the 32 KiB that most devices have.
     groups = 2 if dtype.size_bytes == 4 else 1
     at_once = groups * _ROWS
-    totals = k.shared("totals", dtype, at_once)
-    tiles = _Tiles(k, dtype, groups, _ROWS)
+    totals = k.shared("totals", dtype, SHARE)
+    arrays = _arrays(k, dtype, at_once)
+    first = k.let("first", k.block_x.cast(DType.U64) * (SHARE * TILE))
+    end = k.let("end", minimum(first.cast(DType.I64) + SHARE * TILE, m))
+    carry = k.variable("carry", _before(k, block_sums, first, arrays[0], totals))
+    tiles = _Tiles(k, dtype, groups, _ROWS, arrays=arrays)
     ahead = [k.thread_variable(f"ahead{group}", dtype) for group in range(groups)]
-    carry = k.variable("carry", nothing(dtype))
 
     def fetch(name: str, start: Expression) -> None:
         """Have each thread's elements of the next tiles on their way."""
-        left = k.let(name, m - start.cast(DType.I64))
+        left = k.let(name, end - start.cast(DType.I64))
         tiles.fetch(ahead, lambda group: block_sums.at(tiles.at(start, group)), left)
 
-    zero = constant(DType.U64, 0)
-    fetch("all", zero)
-    with k.count("base", zero, m.cast(DType.U64), step=at_once * TILE) as base:
-        count = k.let("count", m - base.cast(DType.I64))
+    fetch("all", first)
+    with k.count("base", first, end.cast(DType.U64), step=at_once * TILE) as base:
+        count = k.let("count", end - base.cast(DType.I64))
         with k.region():
             for group, variable in enumerate(ahead):
                 tiles.put(group, variable.value)
@@ -119,40 +141,144 @@ def sums_scan(dtype: DType) -> LibraryKernel:
 
         tiles.each(count, store)
         carry.set(carries[-1])
-    return LibraryKernel("accy.kernel.scan.sums_scan", k.build(), None)
+    return LibraryKernel(
+        "accy.kernel.scan.sums_scan", k.build(), elements_per_block=SHARE * TILE
+    )
 
 
-def add_base(dtype: DType) -> LibraryKernel:
-    """As `scan.add_base`, launched over ``ceil(n / (TILES * TILE))`` blocks.
+def _before(
+    k: KernelBuilder,
+    block_sums: ArrayHandle,
+    first: Expression,
+    parts: ArrayHandle,
+    totals: ArrayHandle,
+) -> Expression:
+    """The running total, in order, of the tiles of sums before a block's first.
+
+    The last element of a scanned tile is what adding neighbours up in pairs gives, so a
+    thread adds up some next to each other, and another one those of a tile.
+    """
+    run = SHARE * TILE // (_ROWS * TILE)
+    per_tile = TILE // run
+    total = k.thread_variable("total", block_sums.dtype)
+    with k.region(limit=1):
+        total.set(nothing(block_sums.dtype))
+    zero = constant(DType.U64, 0)
+    with k.count("earlier", zero, first, step=SHARE * TILE) as start:
+        with k.region():
+            at = k.let(None, start + k.thread.cast(DType.U64) * run)
+            own = _paired([block_sums[at + i] for i in range(run)])
+            # One is left out after each tile's, for the banks of shared memory.
+            parts[k.thread + k.thread / per_tile] = own
+        with k.region(limit=SHARE):
+            at = k.let(None, k.thread * (per_tile + 1))
+            totals[k.thread] = _paired([parts[at + i] for i in range(per_tile)])
+        with k.region(limit=1):
+            for tile in range(SHARE):
+                total.set(total.value + totals[tile])
+    with k.region(limit=1):
+        totals[0] = total.value
+    return k.let("before", totals.at(0))
+
+
+def _paired(values: list[Expression]) -> Expression:
+    """A power of two of values added up: neighbours, then neighbouring sums."""
+    while len(values) > 1:
+        values = [
+            left + right for left, right in zip(values[::2], values[1::2], strict=True)
+        ]
+    return values[0]
+
+
+def _arrays(k: KernelBuilder, dtype: DType, tiles: int) -> list[ArrayHandle]:
+    """The two shared arrays that tiles are scanned in."""
+    return [k.shared(name, dtype, tiles * _STRIDE) for name in ("even", "odd")]
+
+
+def tile_scan(dtype: DType) -> LibraryKernel:
+    """As `scan.tile_scan`, launched over ``ceil(n / (TILES * SCAN_TILE))`` blocks.
 
     Raises:
         InvalidType: the dtype is not one of `SCAN_DTYPES`.
     """
-    k = scan_builder("add_base", dtype)
-    result = k.buffer("result", dtype, "read_write")
+    k = scan_builder("tile_scan", dtype)
+    k.takes_neighbours = True
+    result = k.buffer("result", dtype, "write_only")
+    operand = k.buffer("operand", dtype, "read_only")
     scanned_sums = k.buffer("scanned_sums", dtype, "read_only")
     base, count = _elements(k)
     first = k.let("first", k.block_x.cast(DType.U64) * TILES)
-    is_whole = k.let("is_whole", count >= TILES * TILE)
-    with k.when((k.block_x > 0) & is_whole), k.region():
-        places = [_place(k, base, tile) for tile in range(TILES)]
-        values = [result[place] for place in places]
-        before = [scanned_sums[first + tile - 1] for tile in range(TILES)]
-        for tile, place in enumerate(places):
-            result[place] = before[tile] + values[tile]
-    with k.otherwise():
-        for tile in range(TILES):
-            with k.when((first + tile > 0) & (count > tile * TILE)):
-                one = k.let(f"before{tile}", scanned_sums.at(first + tile - 1))
-                with k.region(limit=count - tile * TILE):
-                    place = _place(k, base, tile)
-                    result[place] = one + result[place]
+    bases = [k.variable(f"base{tile}", nothing(dtype)) for tile in range(TILES)]
+    for tile, variable in enumerate(bases):
+        with k.when((first + tile > 0) & (count > tile * SCAN_TILE)):
+            variable.set(scanned_sums.at(first + tile - 1))
+    own = [
+        [k.thread_variable(f"own{tile}_{i}", dtype) for i in range(GROUP)]
+        for tile in range(TILES)
+    ]
+    tiles = _Tiles(k, dtype, TILES)
+
+    def add_up(groups: list[list[Expression]]) -> None:
+        for tile, group in enumerate(groups):
+            for variable, value in zip(own[tile], running_sums(group), strict=True):
+                variable.set(value)
+            tiles.put(tile, own[tile][-1].value)
+
+    _each_group(k, operand, base, count, add_up)
+    tiles.scan(back=1)
+    with k.region():
+        for tile, variable in enumerate(bases):
+            tiles.set(tile, variable.value + tiles.element(tile))
+    with k.when(count >= TILES * SCAN_TILE), k.region():
+        at = k.let("at", base + k.thread.cast(DType.U64) * GROUP)
+        for tile, group in enumerate(own):
+            for i, variable in enumerate(group):
+                value = tiles.element(tile) + variable.value
+                result[at + (tile * SCAN_TILE + i)] = value
+    with k.otherwise(), k.region():
+        here = k.let("here", k.thread.cast(DType.U64) * GROUP)
+        for tile, group in enumerate(own):
+            for i, variable in enumerate(group):
+                place = k.let(None, here + (tile * SCAN_TILE + i))
+                with k.when(place.cast(DType.I64) < count):
+                    result[base + place] = tiles.element(tile) + variable.value
     return LibraryKernel(
-        "accy.kernel.scan.add_base",
+        "accy.kernel.scan.tile_scan",
         k.build(),
-        elements_per_block=TILES * TILE,
+        elements_per_block=TILES * SCAN_TILE,
+        tile=SCAN_TILE,
         tile_buffers=frozenset({"scanned_sums"}),
     )
+
+
+def _each_group(
+    k: KernelBuilder,
+    operand: ArrayHandle,
+    base: Expression,
+    count: Expression,
+    do: Callable[[list[list[Expression]]], None],
+) -> None:
+    """Have each thread do something with its groups, one of each tile.
+
+    All are loaded before any is used; those at the end are filled up.
+    """
+    with k.when(count >= TILES * SCAN_TILE), k.region():
+        at = k.let("from", base + k.thread.cast(DType.U64) * GROUP)
+        starts = [tile * SCAN_TILE for tile in range(TILES)]
+        do([[operand[at + (start + i)] for i in range(GROUP)] for start in starts])
+    with k.otherwise(), k.region():
+        own = k.let("mine", k.thread.cast(DType.U64) * GROUP)
+        groups = []
+        for tile in range(TILES):
+            group = [
+                k.variable(f"x{tile}_{i}", nothing(operand.dtype)) for i in range(GROUP)
+            ]
+            for i, variable in enumerate(group):
+                place = k.let(None, own + (tile * SCAN_TILE + i))
+                with k.when(place.cast(DType.I64) < count):
+                    variable.set(operand[base + place])
+            groups.append([variable.value for variable in group])
+        do(groups)
 
 
 class _Tiles:
@@ -163,16 +289,19 @@ class _Tiles:
     """
 
     def __init__(
-        self, k: KernelBuilder, dtype: DType, groups: int, rows: int = 1
+        self,
+        k: KernelBuilder,
+        dtype: DType,
+        groups: int,
+        rows: int = 1,
+        *,
+        arrays: Sequence[ArrayHandle] = (),
     ) -> None:
         self._k = k
         self._dtype = dtype
         self._rows = rows
         self._mine = [k.thread_variable(f"mine{i}", dtype) for i in range(groups)]
-        self._arrays = [
-            k.shared("even", dtype, groups * rows * _STRIDE),
-            k.shared("odd", dtype, groups * rows * _STRIDE),
-        ]
+        self._arrays = arrays or _arrays(k, dtype, groups * rows)
         with k.region(limit=constant(DType.U32, PAD)):
             for array in self._arrays:
                 for tile in range(groups * rows):
@@ -201,15 +330,12 @@ class _Tiles:
 
     def put(self, group: int, value: Expression) -> None:
         """Have the thread's element of a group be this; within a region."""
-        self._mine[group].set(value)
+        self.set(group, value)
         self._arrays[0][self._place(group, 0)] = self.element(group)
 
-    def load(self, element: Callable[[int], Expression], count: Expression) -> None:
-        """Load the elements, of which there are ``count``."""
-        self.fetch(self._mine, element, count)
-        with self._k.region():
-            for group in range(len(self._mine)):
-                self._arrays[0][self._place(group, 0)] = self.element(group)
+    def set(self, group: int, value: Expression) -> None:
+        """The same once the tiles are scanned."""
+        self._mine[group].set(value)
 
     def fetch(
         self,
@@ -226,19 +352,23 @@ class _Tiles:
                 variable.set(nothing(self._dtype))
         self.each(count, lambda group: into[group].set(element(group)))
 
-    def scan(self) -> None:
-        """Scan them, so that each thread's element is what becomes of it."""
+    def scan(self, *, back: int = 0) -> None:
+        """Scan them, so that each thread's element is what becomes of it.
+
+        Or of the one so far before it: the first step looks there.
+        """
         even, odd = self._arrays
         for step in STEPS:
             with self._k.region():
                 for group, mine in enumerate(self._mine):
+                    own = even[self._place(group, back)] if back else mine.value
                     near, far, farther = (
-                        even[self._place(group, n * step)] for n in (1, 2, 3)
+                        even[self._place(group, back + n * step)] for n in (1, 2, 3)
                     )
-                    mine.set((mine.value + near) + (far + farther))
+                    mine.set((own + near) + (far + farther))
                     if step != STEPS[-1]:
                         odd[self._place(group, 0)] = mine.value
-            even, odd = odd, even
+            even, odd, back = odd, even, 0
 
     def each(self, count: Expression, do: Callable[[int], None]) -> None:
         """Do something for each of the thread's elements, where there is one."""
@@ -266,10 +396,5 @@ class _Tiles:
 def _elements(k: KernelBuilder) -> tuple[Expression, Expression]:
     """Declare ``n``; a block's first element (u64) and how many are left (i64)."""
     n = k.scalar("n", DType.U32)
-    base = k.let("base", k.block_x.cast(DType.U64) * (TILES * TILE))
+    base = k.let("base", k.block_x.cast(DType.U64) * (TILES * SCAN_TILE))
     return base, k.let("count", n.cast(DType.I64) - base.cast(DType.I64))
-
-
-def _place(k: KernelBuilder, base: Expression, tile: int) -> Expression:
-    """Where the thread's element of a tile is in a buffer."""
-    return base + tile * TILE + k.thread.cast(DType.U64)
