@@ -104,6 +104,14 @@ def test_few_long_lines_are_cut_on_gpus() -> None:
     assert len(kernelize(item("scan", of), CPU).steps) == 1
 
 
+def test_many_lines_whose_elements_are_near_have_a_block_each_on_gpus() -> None:
+    for shape, axis, blocks in (("5000,200", 1, 5000), ("200,5000", 0, 79)):
+        of = function([f"f32[{shape}]"], lambda f, a, x=axis: f.scan(a, "sum", x))
+        step = kernelize(item("scan", of), CUDA).step
+        assert step.launch.grid == (blocks, 1, 1)
+        assert step.kernel.threads == 64
+
+
 def test_what_scan_work_cannot_hold_is_refused() -> None:
     of = function(["f32[9]"], lambda f, a: f.neg(f.scan(a, "sum", 0)))
     with pytest.raises(UnsupportedOperation, match="its only result"):

@@ -25,6 +25,7 @@ from accy_async.compiler.kernelization.assembly import (
     ceil_div,
     grid_candidates,
     is_cpu,
+    power_of_two,
 )
 from accy_async.compiler.kernelization.elements import is_elementwise
 from accy_async.compiler.kernelization.places import Coordinate
@@ -49,6 +50,8 @@ __all__ = ["kernelize_scan"]
 
 _BLOCKS = 128
 """Lines that keep a GPU busy without being cut."""
+_SHORT = 64
+"""Elements of a line up to which a thread on a GPU goes along it by itself."""
 _SEGMENTS = 2048
 """Segments in all that lines are cut into, which even out what blocks take."""
 _EACH = 4
@@ -71,12 +74,7 @@ def kernelize_scan(
     """
     lines = _lines(item.function)
     if schedule is None:
-        backend = profile.backend
-        schedule = scan_schedule_candidates(lines.count, lines.extent, backend=backend)[
-            0
-        ]
-        if is_cpu(profile) and lines.inner < 8:
-            schedule = GeneratedScanSchedule(threads=1, lines_per_block=True)
+        schedule = _schedule(lines, profile)
     layout = _layout(lines, profile, schedule)
     steps: tuple[KernelStep, ...]
     scratch: tuple[TensorType, ...] = ()
@@ -119,6 +117,22 @@ def _lines(function: Function) -> ScanLines:
         elif axis > op.axis:
             inner *= extent
     return ScanLines(entry, op, outer, shape[op.axis], inner)
+
+
+def _schedule(lines: ScanLines, profile: TargetProfile) -> GeneratedScanSchedule:
+    """What is taken untuned: of the candidates, but for lines whose elements are near.
+
+    On CPUs one thread is best for those; on GPUs threads that go along such lines by
+    themselves would read from everywhere at once.
+    """
+    is_near = lines.inner < 8
+    if is_cpu(profile) and is_near:
+        return GeneratedScanSchedule(threads=1, lines_per_block=True)
+    if not is_cpu(profile) and is_near and lines.extent > _SHORT:
+        threads = power_of_two(ceil_div(lines.extent, _EACH), 32, 256)
+        return GeneratedScanSchedule(threads=threads)
+    backend = profile.backend
+    return scan_schedule_candidates(lines.count, lines.extent, backend=backend)[0]
 
 
 @attrs.frozen
