@@ -7,7 +7,7 @@ import attrs
 from accy_async.compiler import semantic
 from accy_async.compiler.form import ArrayHandle, Expression
 from accy_async.compiler.kernelization import operations
-from accy_async.compiler.kernelization.assembly import Assembly, ceil_div
+from accy_async.compiler.kernelization.assembly import Assembly
 from accy_async.compiler.kernelization.places import Coordinate, Place
 from accy_async.compiler.semantic import Operation
 
@@ -36,7 +36,7 @@ class ScanLines:
 
 
 class ScanCode:
-    """What the kernels of a scan share; and a scan by one thread a line."""
+    """What the kernels of a scan share."""
 
     def __init__(self, a: Assembly, lines: ScanLines, threads: int) -> None:
         self.a, self.lines, self.threads = a, lines, threads
@@ -73,20 +73,3 @@ class ScanCode:
         """Write an element of the result, or of sums that are yet to be finished."""
         at = self.a.places.number(self.a.places.linear(place))
         out[at] = operations.convert(value, out.dtype)
-
-    def alone(self) -> None:
-        """A thread goes along a line."""
-        a, lines = self.a, self.lines
-        total = a.k.thread_variable("total", self.dtype)
-        with self.a.tasks(ceil_div(lines.count, self.threads)) as task:
-            first = a.k.let("first", task * self.threads)
-            left = a.k.let("left", a.left(a.number(lines.count), first))
-            with a.k.region(limit=left):
-                total.set(self.start)
-            with a.loop("at", a.number(0), a.number(lines.extent), limit=left) as at:
-                place = self.place(first + a.thread, at)
-                before = a.k.let(None, total.value)
-                after = a.k.let(None, self.combine(before, self.element(place)))
-                total.set(after)
-                exclusive = lines.op.exclusive
-                self.store(a.results[0], place, before if exclusive else after)

@@ -2,11 +2,12 @@
 
 A *line* is all elements along the scanned axis at one place of the others.
 
-* *Alone*: a thread goes along a line by itself, as numpy does.
+* *Alone*: a thread goes along a line by itself, as numpy does; `scanalone` has how.
 * *Together*: a block's threads scan a line, a tile at a time; `scantiles` has how.
-  Long lines that are few are cut into *segments*: a first kernel leaves each one's
-  total, a second scans each onto the totals of those before it. So what is long is read
-  twice and written once.
+
+On GPUs long lines that are few are cut into *segments*: a first kernel leaves each
+one's total, a second scans each onto the totals of those before it. So what is long is
+read twice and written once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.resources import LaunchResourceClass
 from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
 from accy_async.compiler import semantic
-from accy_async.compiler.form import Expression, constant, minimum
+from accy_async.compiler.form import Expression, minimum
 from accy_async.compiler.kernelization.assembly import (
     Assembly,
     ceil_div,
@@ -30,11 +31,11 @@ from accy_async.compiler.kernelization.assembly import (
 from accy_async.compiler.kernelization.elements import is_elementwise
 from accy_async.compiler.kernelization.places import Coordinate
 from accy_async.compiler.kernelization.profile import TargetProfile
+from accy_async.compiler.kernelization.scanalone import ScanAlone
 from accy_async.compiler.kernelization.scancode import ScanCode, ScanLines
 from accy_async.compiler.kernelization.scantiles import ScanTiles
 from accy_async.compiler.kernelization.schedules import (
     GeneratedScanSchedule,
-    scan_schedule_candidates,
 )
 from accy_async.compiler.kernelization.work import (
     BufferOrigin,
@@ -43,15 +44,22 @@ from accy_async.compiler.kernelization.work import (
     WorkItem,
 )
 from accy_async.compiler.semantic import Function, TensorType
-from accy_async.dtypes import DType
 from accy_async.errors import UnsupportedOperation
 
 __all__ = ["kernelize_scan"]
 
+_NARROW = 8
+"""Lines next to each other from which on threads go along them by themselves."""
 _BLOCKS = 128
 """Lines that keep a GPU busy without being cut."""
 _SHORT = 64
 """Elements of a line up to which a thread on a GPU goes along it by itself."""
+_AT_ONCE = 8
+"""Elements that a thread on a GPU takes at a time where it goes along a line."""
+_THREADS = 2**17
+"""Threads that go along lines, as far as cutting those gives so many."""
+_LEAST = 128
+"""Elements of a segment then, at least."""
 _SEGMENTS = 2048
 """Segments in all that lines are cut into, which even out what blocks take."""
 _EACH = 4
@@ -83,12 +91,10 @@ def kernelize_scan(
         scratch = (totals,)
         steps = (
             _totals(item, profile, lines, layout, totals),
-            _segments(item, profile, lines, layout, totals),
+            _scan(item, profile, lines, layout, totals),
         )
-    elif schedule.lines_per_block:
-        steps = (_alone(item, profile, lines, layout),)
     else:
-        steps = (_together(item, profile, lines, layout),)
+        steps = (_scan(item, profile, lines, layout),)
     return KernelizedWork(
         work_item_id=item.work_item_id,
         compile_launch=item.kind,
@@ -120,19 +126,18 @@ def _lines(function: Function) -> ScanLines:
 
 
 def _schedule(lines: ScanLines, profile: TargetProfile) -> GeneratedScanSchedule:
-    """What is taken untuned: of the candidates, but for lines whose elements are near.
+    """What is taken untuned.
 
-    On CPUs one thread is best for those; on GPUs threads that go along such lines by
-    themselves would read from everywhere at once.
+    Threads of a block that go along lines by themselves read at the same time what lies
+    next to each other, if the lines do.
     """
-    is_near = lines.inner < 8
-    if is_cpu(profile) and is_near:
-        return GeneratedScanSchedule(threads=1, lines_per_block=True)
-    if not is_cpu(profile) and is_near and lines.extent > _SHORT:
+    is_near = lines.inner < _NARROW
+    if is_cpu(profile):
+        return GeneratedScanSchedule(threads=1 if is_near else 64, lines_per_block=True)
+    if is_near and lines.extent > _SHORT:
         threads = power_of_two(ceil_div(lines.extent, _EACH), 32, 256)
         return GeneratedScanSchedule(threads=threads)
-    backend = profile.backend
-    return scan_schedule_candidates(lines.count, lines.extent, backend=backend)[0]
+    return GeneratedScanSchedule(threads=64, lines_per_block=True)
 
 
 @attrs.frozen
@@ -141,13 +146,16 @@ class _Layout:
 
     Attributes:
         threads: of a block.
-        each: elements of a group of neighbours.
+        is_alone: whether a thread goes along a line by itself.
+        each: elements of a group of neighbours; or those that a thread that is alone
+            takes at a time.
         groups: of neighbours that a thread has in a tile.
         segments: that a line is cut into.
         size: of a segment, but for the last.
     """
 
     threads: int
+    is_alone: bool = False
     each: int = 1
     groups: int = 1
     segments: int = 1
@@ -157,52 +165,37 @@ class _Layout:
 def _layout(
     lines: ScanLines, profile: TargetProfile, schedule: GeneratedScanSchedule
 ) -> _Layout:
-    threads, extent = schedule.threads, lines.extent
+    threads, extent, cpu = schedule.threads, lines.extent, is_cpu(profile)
     if schedule.lines_per_block or not lines.count:
-        return _Layout(threads)
-    each = _EACH if lines.inner == 1 and extent > threads else 1
-    fitting = _SHARED_BYTES // (2 * threads * lines.op.accumulate.size_bytes)
-    groups = max(1, min(_GROUPS, fitting, ceil_div(extent, threads * each)))
-    layout = _Layout(threads, each, groups)
-    tile = threads * each * groups
-    segments = min(ceil_div(_SEGMENTS, lines.count), extent // tile)
-    if is_cpu(profile) or lines.count >= _BLOCKS or segments < 2:
+        each = 1 if cpu else min(_AT_ONCE, max(extent, 1))
+        layout = _Layout(threads, is_alone=True, each=each)
+        wanted, least = ceil_div(_THREADS, max(lines.count, 1)), _LEAST
+        is_enough = lines.inner < _NARROW or lines.count >= _THREADS
+    else:
+        each = _EACH if lines.inner == 1 and extent > threads else 1
+        fitting = _SHARED_BYTES // (2 * threads * lines.op.accumulate.size_bytes)
+        groups = max(1, min(_GROUPS, fitting, ceil_div(extent, threads * each)))
+        layout = _Layout(threads, each=each, groups=groups)
+        wanted, least = ceil_div(_SEGMENTS, lines.count), threads * each * groups
+        is_enough = lines.count >= _BLOCKS
+    segments = min(wanted, extent // least)
+    if cpu or is_enough or segments < 2:
         return layout
-    size = ceil_div(ceil_div(extent, segments), tile) * tile
+    size = ceil_div(ceil_div(extent, segments), least) * least
     return attrs.evolve(layout, segments=ceil_div(extent, size), size=size)
 
 
-def _tiles(a: Assembly, lines: ScanLines, layout: _Layout) -> ScanTiles:
+def _writer(a: Assembly, lines: ScanLines, layout: _Layout) -> ScanAlone | ScanTiles:
+    code = ScanCode(a, lines, layout.threads)
+    if layout.is_alone:
+        return ScanAlone(code, layout.each)
     a.k.takes_neighbours = (
         a.profile.format is ArtifactFormat.CUDA_PTX
         and lines.inner == 1
         and layout.each > 1
         and lines.extent % layout.each == 0
     )
-    code = ScanCode(a, lines, layout.threads)
     return ScanTiles(code, layout.each, layout.groups)
-
-
-def _alone(
-    item: WorkItem, profile: TargetProfile, lines: ScanLines, layout: _Layout
-) -> KernelStep:
-    a = _assembly(item, profile, lines, layout, "scan")
-    tasks = ceil_div(lines.count if lines.extent else 0, layout.threads)
-    if tasks:
-        ScanCode(a, lines, layout.threads).alone()
-    return _step(a, lines, tasks)
-
-
-def _together(
-    item: WorkItem, profile: TargetProfile, lines: ScanLines, layout: _Layout
-) -> KernelStep:
-    a = _assembly(item, profile, lines, layout, "scan")
-    tiles = _tiles(a, lines, layout)
-    tasks = lines.count if lines.extent else 0
-    if tasks:
-        with a.tasks(tasks) as line:
-            tiles.scan(line, a.number(0), lines.extent, tiles.code.start)
-    return _step(a, lines, tasks)
 
 
 def _totals(
@@ -213,48 +206,45 @@ def _totals(
     totals: TensorType,
 ) -> KernelStep:
     """Combine each segment by itself."""
-    a = _assembly(
-        item,
-        profile,
-        lines,
-        layout,
-        "scan_totals",
-        results=[(BufferOrigin.SCRATCH, totals)],
-    )
-    tiles = _tiles(a, lines, layout)
-    tasks = layout.segments * lines.count
+    results = [(BufferOrigin.SCRATCH, totals)]
+    what = "scan_totals"
+    a = _assembly(item, profile, lines, layout, what, results=results)
+    writer = _writer(a, lines, layout)
+    tasks = layout.segments * writer.units
     with a.tasks(tasks) as task:
-        line, _, begin, size = _stretch(a, lines, layout, task)
-        total = tiles.combined(line, begin, size)
-        with a.k.region(limit=constant(DType.U32, 1)):
-            a.results[0][task] = total
+        unit, segment, begin, size = _stretch(a, lines, layout, task, writer.units)
+        writer.leave_total(unit, segment, begin, size)
     return _step(a, lines, tasks)
 
 
-def _segments(
+def _scan(
     item: WorkItem,
     profile: TargetProfile,
     lines: ScanLines,
     layout: _Layout,
-    totals: TensorType,
+    totals: TensorType | None = None,
 ) -> KernelStep:
-    """Scan each segment onto the totals of those before it."""
-    a = _assembly(item, profile, lines, layout, "scan", partials=[totals])
-    tiles = _tiles(a, lines, layout)
-    tasks = layout.segments * lines.count
-    with a.tasks(tasks) as task:
-        line, segment, begin, size = _stretch(a, lines, layout, task)
-        before = tiles.preceding(a.partials[0], line, segment)
-        tiles.scan(line, begin, size, before)
+    """Scan each line, or each segment onto the totals of those before it."""
+    partials = [] if totals is None else [totals]
+    a = _assembly(item, profile, lines, layout, "scan", partials=partials)
+    writer = _writer(a, lines, layout)
+    tasks = layout.segments * writer.units if lines.extent else 0
+    if totals is not None:
+        with a.tasks(tasks) as task:
+            unit, segment, begin, size = _stretch(a, lines, layout, task, writer.units)
+            writer.scan(unit, begin, size, segment)
+    elif tasks:
+        with a.tasks(tasks) as unit:
+            writer.scan(unit, a.number(0), lines.extent)
     return _step(a, lines, tasks)
 
 
 def _stretch(
-    a: Assembly, lines: ScanLines, layout: _Layout, task: Expression
+    a: Assembly, lines: ScanLines, layout: _Layout, task: Expression, units: int
 ) -> tuple[Expression, Expression, Expression, Coordinate]:
-    """A task's line and segment, where that begins and how many elements it has."""
-    line = a.k.let("line", task % lines.count)
-    segment = a.k.let("segment", task / lines.count)
+    """A task's unit and segment, where that begins and how many elements it has."""
+    line = a.k.let("unit", task % units)
+    segment = a.k.let("segment", task / units)
     begin = a.k.let("begin", segment * layout.size)
     if lines.extent % layout.size == 0:
         return line, segment, begin, layout.size

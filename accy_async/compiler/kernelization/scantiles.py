@@ -43,13 +43,24 @@ class ScanTiles:
         self.each, self.groups = each, groups
         self.span = code.threads * each
         self.tile = self.span * groups
+        self.units = code.lines.count
         self._arrays: list[ArrayHandle] = []
 
     def scan(
-        self, line: Expression, begin: Expression, size: Coordinate, before: Expression
+        self,
+        line: Expression,
+        begin: Expression,
+        size: Coordinate,
+        segment: Expression | None = None,
     ) -> None:
-        """Scan a stretch onto what came before it, into the first result."""
+        """Scan a stretch into the first result.
+
+        Where it is a segment, onto the totals of those before it, the first partials.
+        """
         a, k, dtype = self.a, self.a.k, self.code.dtype
+        before = self.code.start
+        if segment is not None:
+            before = self._preceding(a.partials[0], line, segment)
         own = [
             [k.thread_variable(f"own{group}_{i}", dtype) for i in range(self.each)]
             for group in range(self.groups)
@@ -79,7 +90,15 @@ class ScanTiles:
                 self._store(line, base, last, own, ahead)
             total.set(carried[-1])
 
-    def combined(
+    def leave_total(
+        self, line: Expression, segment: Expression, begin: Expression, size: Coordinate
+    ) -> None:
+        """Combine a segment's elements into the first result."""
+        total = self._combined(line, begin, size)
+        with self.a.k.region(limit=constant(DType.U32, 1)):
+            self.a.results[0][segment * self.code.lines.count + line] = total
+
+    def _combined(
         self, line: Expression, begin: Expression, size: Coordinate
     ) -> Expression:
         """A stretch's elements combined, for all of the block."""
@@ -101,7 +120,7 @@ class ScanTiles:
                     self._take_some(line, base, end, totals)
         return self._whole([variable.value for variable in totals])
 
-    def preceding(
+    def _preceding(
         self, totals: ArrayHandle, line: Expression, segment: Expression
     ) -> Expression:
         """The totals of a line's segments before this one combined, for all threads."""
