@@ -313,10 +313,19 @@ class VulkanBackend(VulkanGraphs):
         launch = cast("VulkanLaunch", prepared.payload)
         # What is submitted together is recorded together.
         recorder = None if self._gathering else self._recorder
-        self._submit(
-            stream,
-            Launch(position, guard, launch, prepared.label, self._words, recorder),
-        )
+        on = cast("VulkanStream", stream)
+        if (
+            on.pending
+            or on.blocked_at
+            or launch.kernel.can_fail
+            or self.is_debugging  # whose errors name the operation
+        ):
+            self._submit(
+                on,
+                Launch(position, guard, launch, prepared.label, self._words, recorder),
+            )
+        else:
+            self._submit_launch(on, position, launch, prepared.label, guard, recorder)
 
     def _open_stream(self, priority: int, name: str) -> StreamState:
         del priority  # there is one

@@ -49,12 +49,10 @@ class Synchronization:
 
         Writes are seen by what comes next, whatever command buffer it is in.
         """
-        self._barrier(commands, self._work, self._apart)
+        null, work = self._null, self._work
+        self._record(commands, work, work, 0, 1, self._apart, 0, null, 0, null)
 
     def show_host(self, commands: Any) -> None:  # noqa: ANN401
         """Have the host see what was written, which a semaphore alone does not do."""
-        self._barrier(commands, self._host, self._to_host)
-
-    def _barrier(self, commands: Any, to: int, barrier: Any) -> None:  # noqa: ANN401
-        null = self._null
-        self._record(commands, self._work, to, 0, 1, barrier, 0, null, 0, null)
+        null, barrier = self._null, self._to_host
+        self._record(commands, self._work, self._host, 0, 1, barrier, 0, null, 0, null)

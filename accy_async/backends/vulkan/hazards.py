@@ -62,29 +62,28 @@ class Hazards:
             writes: what it writes, or both.
             batch: the number of the batch that it becomes part of.
         """
-        needs_barrier = False
-        for memory in reads:
-            needs_barrier |= self._follows(memory.written)
+        queue, ordered = self._queue, self.ordered
+        found = [memory.written for memory in reads]
         for memory in writes:
-            needs_barrier |= self._follows(memory.written)
-            for read in memory.reads.values():
-                needs_barrier |= self._follows(read)
+            found.append(memory.written)
+            if memory.reads:
+                found += memory.reads.values()
+        needs_barrier = False
+        for before in found:
+            if before is None:
+                continue
+            if before.queue is not queue:
+                queue.wait_for(before.queue, before.batch)
+            elif before.serial > ordered:
+                needs_barrier = True
         if needs_barrier:
             self.ordered = self.serial
-        self.serial += 1
-        access = Access(self._queue, self.serial, batch)
+        self.serial = serial = self.serial + 1
+        access = Access(queue, serial, batch)
         for memory in reads:
-            memory.reads[self._queue] = access
+            memory.reads[queue] = access
         for memory in writes:
             memory.written = access
-            memory.reads.clear()
+            if memory.reads:
+                memory.reads.clear()
         return needs_barrier
-
-    def _follows(self, before: Access | None) -> bool:
-        """Whether what comes next takes a barrier to follow an access."""
-        if before is None:
-            return False
-        if before.queue is self._queue:
-            return before.serial > self.ordered
-        self._queue.wait_for(before.queue, before.batch)
-        return False

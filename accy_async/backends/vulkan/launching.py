@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.status import StatusWords
     from accy_async.backends.vulkan.streams import VulkanStream
 
-__all__ = ["Launch", "VulkanLaunch", "assertion_error"]
+__all__ = ["Launch", "VulkanLaunch", "assertion_error", "launch_on"]
 
 _COMPUTE = 1
 """VK_PIPELINE_BIND_POINT_COMPUTE."""
@@ -150,6 +150,42 @@ class VulkanLaunch:
         return found
 
 
+def launch_on(
+    stream: VulkanStream,
+    launch: VulkanLaunch,
+    position: int,
+    guard: Guard | None,
+    recorder: Recorder | None,
+) -> None:
+    """Hand over a launch that cannot fail, which nothing has to wait for.
+
+    Args:
+        stream: where it runs.
+        launch: the launch.
+        position: where on the stream's timeline.
+        guard: told of its failure.
+        recorder: has recordings of launches that are made again and again; None where
+            the launch is to be recorded with others.
+
+    Raises:
+        AccyError: the driver refuses.
+    """
+    queue, last = stream.queue, stream.batch
+    if last is not None and last.queue is not queue:
+        stream.turn_to(queue)
+    if recorder is not None and launch.is_repeated():
+        is_held = queue.hold(launch.reads, launch.writes)
+        queue.put(launch.recording(recorder, queue, is_held=is_held).native)
+        batch = queue.batch()
+    else:
+        vulkan = queue.device.vulkan
+        commands = queue.commands(launch.reads, launch.writes)
+        batch = queue.batch()
+        launch.record(commands, vulkan.lib, batch.bound, vulkan.null)
+    batch.kept.append(launch)
+    queue.end(stream, position, None, guard)
+
+
 class Launch(Operation):
     """A kernel over a grid."""
 
@@ -184,27 +220,21 @@ class Launch(Operation):
         return not self._launch.kernel.can_fail or self._words.has_room
 
     def hand_over(self, stream: VulkanStream) -> None:
-        queue, launch = stream.turn_to(stream.queue), self._launch
-        recorder = self._recorder
-        if recorder is not None and not launch.kernel.can_fail and launch.is_repeated():
-            is_held = queue.hold(launch.reads, launch.writes)
-            recording = launch.recording(recorder, queue, is_held=is_held)
-            queue.put(recording.native)
-            queue.batch().kept.append(launch)
-            queue.end(stream, self.position, None, self.guard)
+        launch = self._launch
+        if not launch.kernel.can_fail:
+            launch_on(stream, launch, self.position, self.guard, self._recorder)
             return
+        queue = stream.turn_to(stream.queue)
         vulkan = queue.device.vulkan
         commands = queue.commands(launch.reads, launch.writes)
-        word = vulkan.null
-        if launch.kernel.can_fail:
-            self._offset = self._words.take()
-            self._stream_id = stream.id
-            word = vulkan.ffi.new("uint32_t*", self._offset)
-            queue.batch().writes_host = True
-        launch.record(commands, vulkan.lib, queue.batch().bound, word)
-        queue.batch().kept.append(launch)
-        finisher = self._finish if launch.kernel.can_fail else None
-        queue.end(stream, self.position, finisher, self.guard)
+        batch = queue.batch()
+        self._offset = self._words.take()
+        self._stream_id = stream.id
+        word = vulkan.ffi.new("uint32_t*", self._offset)
+        batch.writes_host = True
+        launch.record(commands, vulkan.lib, batch.bound, word)
+        batch.kept.append(launch)
+        queue.end(stream, self.position, self._finish, self.guard)
 
     def _finish(self, has_run: bool) -> DeviceError | None:
         """What the kernel's assertions have left."""

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.vulkan.finishing import VulkanFinishing, fail
 from accy_async.backends.vulkan.hub import wait_for
+from accy_async.backends.vulkan.launching import launch_on
 from accy_async.backends.vulkan.operations import Nothing
 from accy_async.backends.vulkan.results import VkResult, VulkanError
 from accy_async.backends.vulkan.streams import Operation, VulkanStream
@@ -15,10 +17,14 @@ from accy_async.errors import AccyError, DeviceError
 
 if TYPE_CHECKING:
     from accy_async.backends.contract.steps import LaunchStep
+    from accy_async.backends.guards import Guard
     from accy_async.backends.handles import StreamHandle
     from accy_async.backends.hooks import StreamState
+    from accy_async.backends.journal import Label
     from accy_async.backends.launch import PreparedLaunch
+    from accy_async.backends.vulkan.launching import VulkanLaunch
     from accy_async.backends.vulkan.queue import VulkanQueue
+    from accy_async.backends.vulkan.recorder import Recorder
 
 __all__ = ["VulkanSubmitting"]
 
@@ -60,6 +66,39 @@ class VulkanSubmitting(VulkanFinishing):
         self._hand_over(on, operation)
         if not self._gathering or on.queue.is_full:
             self._flush(operation, on)
+        if self._stalled:
+            self._pump()
+
+    def _submit_launch(
+        self,
+        stream: VulkanStream,
+        position: int,
+        launch: VulkanLaunch,
+        label: Label,
+        guard: Guard | None,
+        recorder: Recorder | None,
+    ) -> None:
+        """`_submit` of a launch that cannot fail, where nothing stands before it.
+
+        Raises:
+            AccyError: the driver refuses it; it is as if it had not been submitted.
+        """
+        line = stream.timeline
+        stream.journal.work[position & JOURNAL_MASK] = label
+        if (line.has_failed and line.error_at(position) is not None) or (
+            guard is not None and guard.blocks()
+        ):
+            stream.end_with(position)
+        else:
+            try:
+                launch_on(stream, launch, position, guard, recorder)
+            except BaseException as error:
+                self._end_refused(error)
+                stream.end_with(position)
+                self._check_loss(error)
+                raise
+        if not self._gathering or stream.queue.is_full:
+            self._flush(None, stream)
         if self._stalled:
             self._pump()
 
