@@ -19,6 +19,8 @@ def hardware(request: pytest.FixtureRequest) -> Hardware:
     kind: Hardware = request.param
     if reason := kind.missing():
         pytest.skip(reason)
+    if kind is VULKAN:
+        request.getfixturevalue("kept_vulkan_devices")
     return kind
 
 
