@@ -3,7 +3,8 @@
 Making a device takes NVIDIA's driver some tenths of a second, and ending it as long;
 most tests want one backend each. So a closed backend's device, which has been waited
 for and of which nothing is left, is not ended but given to the next backend that would
-have made the same one. Devices whose driver is told to fail have none of that.
+have made the same one. Devices whose driver is told to fail have none of that, but
+where their test says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from accy_async.backends.vulkan import device as device_module
 from accy_async.backends.vulkan.binding import Vulkan, load_vulkan
 from accy_async.backends.vulkan.device import VulkanDevice
 from accy_async.backends.vulkan.instance import VulkanInstance
+from tests.vulkan.faults import FaultyLibrary
 
 __all__ = ["keeping"]
 
@@ -39,13 +41,16 @@ class _Keeper:
 
     def connect(self, vulkan: Vulkan, *, validation: bool = False) -> VulkanInstance:
         """In place of making a `VulkanInstance`."""
-        if vulkan.lib is not self._lib:
+        lib = vulkan.lib
+        if lib is not self._lib and not (
+            isinstance(lib, FaultyLibrary) and lib.is_kept
+        ):
             return VulkanInstance(vulkan, validation=validation)
         if self._idle[validation]:
             instance = self._idle[validation].pop()
             instance.messages = []
             return instance
-        instance = VulkanInstance(vulkan, validation=validation)
+        instance = VulkanInstance(load_vulkan(), validation=validation)
         self._natives[instance] = {}
         self._validates[instance] = validation
         return instance

@@ -595,7 +595,7 @@ def test_a_lost_device_is_told_with_what_the_graph_may_have_lost_it_by(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     library = faulty_vulkan(monkeypatch)
-    backend = VulkanBackend()
+    backend = VulkanBackend(queues=1)
     scalars = (ScalarArgument.u32(64), ScalarArgument.u32(2))
 
     async def main() -> None:
@@ -627,7 +627,7 @@ def test_every_refused_call_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
     def attempt(fault_at: int) -> tuple[int, str]:
         """One run; the calls before the first graph, and what went wrong."""
-        backend = VulkanBackend()
+        backend = VulkanBackend(queues=1)
         arrays = {name: np.array([4], np.uint32) for name in names}
         first = 0
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.hostmemory import HostMemory
     from accy_async.backends.launch import LaunchRequest, PreparedLaunch
+    from accy_async.backends.owners import Owner
     from accy_async.backends.resources import Resource
     from accy_async.backends.vulkan.families import QueueFamily
 
@@ -201,10 +202,17 @@ class VulkanBackend(VulkanGraphs):
 
     def destroy(self, handle: Handle) -> bool:
         """As the contract says; the hub frees it where it is still in use."""
+        self.catch_up()
         is_freed = super().destroy(handle)
         if not is_freed:
             self._hub.ring()
         return is_freed
+
+    def live_objects(self, owner: Owner | None = None) -> dict[str, int]:
+        """As the contract says, after a look at what has run."""
+        self.catch_up()
+        self._table.sweep()
+        return super().live_objects(owner)
 
     def after(self) -> None:
         """Free what became idle, and the device once it is not needed any more."""
@@ -311,8 +319,9 @@ class VulkanBackend(VulkanGraphs):
         guard: Guard | None,
     ) -> None:
         launch = cast("VulkanLaunch", prepared.payload)
-        # What is submitted together is recorded together.
-        recorder = None if self._gathering else self._recorder
+        # What a processor runs is better recorded together where it is submitted so.
+        is_apart = not (self._gathering and self._device.chosen.is_software)
+        recorder = self._recorder if is_apart else None
         on = cast("VulkanStream", stream)
         if (
             on.pending

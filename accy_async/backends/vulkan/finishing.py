@@ -82,23 +82,32 @@ class VulkanFinishing(Backend):
     def take(self, stream: VulkanStream) -> None:
         """Complete what has run of a stream, unless that takes long on the host."""
         for queue in stream.queues:
-            first = queue.oldest
-            if first is None:
-                continue
-            try:
-                reached = queue.reached()
-            except AccyError as error:
-                if isinstance(error, VulkanError):
-                    self.lose_to(error)
-                return
-            if reached < first.number or not self._finishing.acquire(blocking=False):
-                continue
-            try:
-                self._finish_queue(queue, reached, is_brief=True)
-            finally:
-                self._finishing.release()
+            self._take(queue)
+
+    def catch_up(self) -> None:
+        """Complete what has run of every stream, unless that takes long on the host."""
+        for queue in self._queues:
+            self._take(queue)
+
+    def _take(self, queue: VulkanQueue) -> None:
+        first = queue.oldest
+        if first is None:
+            return
+        try:
+            reached = queue.reached()
+        except AccyError as error:
+            if isinstance(error, VulkanError):
+                self.lose_to(error)
+            return
+        if reached < first.number or not self._finishing.acquire(blocking=False):
+            return  # or somebody is at it
+        try:
+            self._finish_queue(queue, reached, is_brief=True)
+        finally:
+            self._finishing.release()
+        if self._stalled:
             with self._lock:
-                if self._stalled and self._lost is None:
+                if self._lost is None:
                     self._pump()
 
     def follow(self, line: VulkanTimeline, position: int) -> None:

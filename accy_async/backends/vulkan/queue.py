@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accy_async.backends.vulkan.barriers import Synchronization
 from accy_async.backends.vulkan.bound import Bound
 from accy_async.backends.vulkan.hazards import Hazards
 from accy_async.backends.vulkan.results import VkResult, VulkanError
+from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
@@ -364,6 +366,14 @@ class VulkanQueue:
                 call=_COUNTER_CALL,
             )
         return found
+
+    def spin(self, number: int, until: int) -> None:
+        """Ask until a batch has run, no longer than until that time."""
+        try:
+            while self.reached() < number and monotonic_ns() < until:
+                continue
+        except AccyError:
+            return  # who looks next finds the same
 
     def _ask(self, counter: Any) -> None:  # noqa: ANN401
         """Ask the driver how far the semaphore is."""

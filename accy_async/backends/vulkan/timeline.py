@@ -152,8 +152,14 @@ class VulkanTimeline(Timeline):
     def spin(self, position: int, limit_ns: int) -> None:
         """Look until the position is reached, no longer than that."""
         until = monotonic_ns() + limit_ns
-        while not self.has_come(position) and monotonic_ns() < until:
-            continue
+        stream = self.stream
+        batch = None if stream is None else stream.batch
+        while not self.has_come(position):
+            if batch is not None:
+                batch.queue.spin(batch.number, until)
+                batch = None
+            if monotonic_ns() >= until:
+                return
 
     async def sleep(self, position: int, bell: Bell, begun: int, pace: Pace) -> int:
         """Sleep until the position is reached; when that was."""
