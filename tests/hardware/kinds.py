@@ -61,15 +61,12 @@ class Hardware(ABC):
     absorbed: ClassVar[frozenset[str]]
     """Calls that what was asked for goes on without."""
 
-    most_faults: ClassVar[int] = 150
-    """How many calls of a scene a test has refused: where there are more, evenly."""
-
     def missing(self) -> str:
         """Why there is none here; empty where there is one."""
         return ""
 
     @abstractmethod
-    def open(self, memory_limit_bytes: int | None = None) -> Backend:
+    def open(self) -> Backend:
         """A device."""
 
     def close(self, backend: Backend) -> None:
@@ -119,15 +116,13 @@ class Cuda(Hardware):
     unfailing = frozenset({"cuEventQuery", "cuStreamQuery"})
     absorbed = frozenset({"cuCtxRecordEvent", "cuThreadExchangeStreamCaptureMode"})
 
-    most_faults = 50
-
-    def open(self, memory_limit_bytes: int | None = None) -> Backend:
+    def open(self) -> Backend:
         # Only where it is used: the bindings are not installed everywhere.
         from accy_async.backends.cuda import CudaBackend
         from tests.gpu import native
 
         native.host_words()  # the primary context is not made anew for each test
-        return CudaBackend(memory_limit_bytes=memory_limit_bytes)
+        return CudaBackend()
 
     def artifact(self, name: str) -> KernelArtifact:
         from tests.gpu import native
@@ -155,15 +150,14 @@ class FakeCuda(Cuda):
 
     name = "fake cuda"
     mark = None
-    most_faults = 1000
 
     def missing(self) -> str:
         return "" if find_spec("cuda") else "the CUDA bindings are not installed"
 
-    def open(self, memory_limit_bytes: int | None = None) -> Backend:
+    def open(self) -> Backend:
         from accy_async.backends.cuda import CudaBackend
 
-        return CudaBackend(memory_limit_bytes=memory_limit_bytes)
+        return CudaBackend()
 
     def check(self, found: np.ndarray, expected: np.ndarray) -> None:
         pass
@@ -194,12 +188,10 @@ class Vulkan(Hardware):
         reason = harness.unavailable()
         return f"no Vulkan: {reason}" if reason else ""
 
-    def open(self, memory_limit_bytes: int | None = None) -> Backend:
+    def open(self) -> Backend:
         from accy_async.backends.vulkan import VulkanBackend
 
-        return VulkanBackend(
-            validation=harness.has_validation(), memory_limit_bytes=memory_limit_bytes
-        )
+        return VulkanBackend(validation=harness.has_validation())
 
     def artifact(self, name: str) -> KernelArtifact:
         from tests.vulkan import native

@@ -1,7 +1,7 @@
 """The fragment seed's tests again, on devices that run what is launched.
 
-Kernels give what numpy does, launches have the seed's geometry and buffers, and nothing
-is left on the device.
+Kernels give what numpy does, launches have the seed's buffers and the geometry that the
+device was compiled for, and nothing is left on it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def launched(
 async def test_dot_general_without_element_count_bindings(
     backend: Backend, launches: list[LaunchRequest]
 ) -> None:
-    """In blocks of 8 x 8, of three buffers and no scalar."""
+    """Of three buffers and no scalar, in blocks as the device was compiled for."""
     fragment = await seed.loaded(backend, seed.product_module("product"))
     lhs, rhs = np.random.default_rng(1).integers(-9, 9, (2, 16, 16)).astype(np.float32)
     out = np.empty((16, 16), np.float32)
@@ -64,8 +64,9 @@ async def test_dot_general_without_element_count_bindings(
     (launch,) = launches
     assert len(launch.buffers) == 3
     assert launch.scalars == ()
-    assert launch.geometry.grid == (2, 2, 1)
-    assert launch.geometry.threadgroup == (8, 8, 1)
+    assert launch.geometry == fragment.launch_resource_candidate(0, 0).geometry
+    (columns, rows, _), (x, y, _) = launch.geometry.grid, launch.geometry.threadgroup
+    assert columns * x == rows * y == 16
     await fragment.aclose()
 
 
@@ -93,8 +94,8 @@ async def test_reduction_with_device_count_binding(
     assert out == values.sum()
     (launch,) = launches
     assert launch.scalars == ()
+    assert launch.geometry == fragment.launch_resource_candidate(0, 0).geometry
     assert launch.geometry.grid == (1, 1, 1)
-    assert launch.geometry.threadgroup == (64, 1, 1)
     assert len(launch.buffers) == 3
     assert launch.buffers[2].handle.id == count
     assert str(launch.buffers[2].access) == "read_only"
@@ -111,7 +112,7 @@ async def test_device_count_kernels_with_count_buffer(
     (launch,) = launches
     assert len(launch.buffers) == 4
     assert launch.scalars == ()
-    assert launch.geometry.threadgroup[0] == 8
+    assert launch.geometry == fragment.launch_resource_candidate(0, 0).geometry
     assert launch.buffers[3].handle.id == count
     assert str(launch.buffers[3].access) == "read_only"
     await fragment.aclose()
