@@ -66,7 +66,7 @@ class Hardware(ABC):
         return ""
 
     @abstractmethod
-    def open(self) -> Backend:
+    def open(self, memory_limit_bytes: int | None = None) -> Backend:
         """A device."""
 
     def close(self, backend: Backend) -> None:
@@ -116,13 +116,13 @@ class Cuda(Hardware):
     unfailing = frozenset({"cuEventQuery", "cuStreamQuery"})
     absorbed = frozenset({"cuCtxRecordEvent", "cuThreadExchangeStreamCaptureMode"})
 
-    def open(self) -> Backend:
+    def open(self, memory_limit_bytes: int | None = None) -> Backend:
         # Only where it is used: the bindings are not installed everywhere.
         from accy_async.backends.cuda import CudaBackend
         from tests.gpu import native
 
         native.host_words()  # the primary context is not made anew for each test
-        return CudaBackend()
+        return CudaBackend(memory_limit_bytes=memory_limit_bytes)
 
     def artifact(self, name: str) -> KernelArtifact:
         from tests.gpu import native
@@ -154,10 +154,10 @@ class FakeCuda(Cuda):
     def missing(self) -> str:
         return "" if find_spec("cuda") else "the CUDA bindings are not installed"
 
-    def open(self) -> Backend:
+    def open(self, memory_limit_bytes: int | None = None) -> Backend:
         from accy_async.backends.cuda import CudaBackend
 
-        return CudaBackend()
+        return CudaBackend(memory_limit_bytes=memory_limit_bytes)
 
     def check(self, found: np.ndarray, expected: np.ndarray) -> None:
         pass
@@ -188,10 +188,12 @@ class Vulkan(Hardware):
         reason = harness.unavailable()
         return f"no Vulkan: {reason}" if reason else ""
 
-    def open(self) -> Backend:
+    def open(self, memory_limit_bytes: int | None = None) -> Backend:
         from accy_async.backends.vulkan import VulkanBackend
 
-        return VulkanBackend(validation=harness.has_validation())
+        return VulkanBackend(
+            validation=harness.has_validation(), memory_limit_bytes=memory_limit_bytes
+        )
 
     def artifact(self, name: str) -> KernelArtifact:
         from tests.vulkan import native

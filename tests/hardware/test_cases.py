@@ -7,11 +7,10 @@ import pytest
 
 from accy_async.backends import Backend
 from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import OutOfMemory
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions
 from accy_async.session import open_session
-from tests.hardware.kinds import Hardware
-
-pytestmark = pytest.mark.anyio
+from tests.hardware.kinds import CUDA, FAKE_CUDA, VULKAN, Hardware, on
 
 N = 1 << 16
 
@@ -22,6 +21,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("lowering", ["never", "always"])
 @pytest.mark.parametrize("reader_first", [True, False])
 async def test_c21_the_declared_order_decides_over_streams(
@@ -54,3 +54,21 @@ async def test_c21_the_declared_order_decides_over_streams(
             run = session.start(plan, {"read": array}, LaunchOptions(lowering=lowering))
             await run
             assert set(array.tolist()) == ({1} if reader_first else {5})
+
+
+@pytest.mark.parametrize("hardware", on(CUDA, FAKE_CUDA, VULKAN), indirect=True)
+def test_c65_the_limit_is_of_what_buffers_take_together(
+    hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the byte, and what was freed, or could not be had, counts no more."""
+    hardware.faults(monkeypatch)
+    backend = hardware.open(memory_limit_bytes=3000)
+    first, second = backend.allocate_buffer(1000), backend.allocate_buffer(2000)
+    for size in (1, 3001):
+        with pytest.raises(OutOfMemory, match=rf"^{size} bytes .* 3000"):
+            backend.allocate_buffer(size)
+    backend.destroy(first)
+    third = backend.allocate_buffer(1000)
+    backend.destroy(second)
+    backend.destroy(third)
+    hardware.close(backend)

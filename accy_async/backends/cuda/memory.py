@@ -62,6 +62,7 @@ class DevicePool:
     def __init__(self, context: CudaContext, limit_bytes: int | None) -> None:
         self._context = context
         self._limit = limit_bytes
+        self._given = 0
         self._lock = threading.Lock()
         driver = context.driver
         properties = driver.CUmemPoolProps()
@@ -92,6 +93,21 @@ class DevicePool:
         """
         if byte_size == 0:
             return DeviceMemory(0, 0, 0)
+        with self._lock:  # the pool's own limit is rounded up, to megabytes
+            has_room = self._limit is None or self._given + byte_size <= self._limit
+            if has_room:
+                self._given += byte_size
+        if not has_room:
+            raise self._out_of_memory(byte_size)
+        try:
+            return self._take(byte_size, alignment)
+        except BaseException:
+            with self._lock:
+                self._given -= byte_size
+            raise
+
+    def _take(self, byte_size: int, alignment: int) -> DeviceMemory:
+        """Memory of the pool's, whatever the limit says."""
         # What the pool gives is aligned for every dtype: 256 bytes.
         spare = alignment if alignment > _POOL_ALIGNMENT else 0
         with self._context.relaxed():
@@ -133,6 +149,7 @@ class DevicePool:
         driver = self._context.driver
         with self._context.relaxed(), self._lock:
             answer = driver.cuMemFreeAsync(memory.start, self._stream)
+            self._given -= memory.byte_size
         self._context.check(answer, "cuMemFreeAsync")
 
     def allow(self, device: int) -> None:
