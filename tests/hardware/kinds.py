@@ -12,6 +12,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, ClassVar, Protocol
 
+import anyio
 import numpy as np
 import pytest
 
@@ -71,6 +72,7 @@ class Hardware(ABC):
 
     def close(self, backend: Backend) -> None:
         """Close a device on which nothing is left; nor is there behind it."""
+        anyio.run(backend.wait_device)  # what is busy is destroyed when it is not
         left = backend.live_objects()
         backend.close()
         join_threads()
