@@ -155,19 +155,22 @@ async def test_rejects_what_does_not_fit_before_any_launch(world: World) -> None
     await world.check_untouched()
 
 
+@pytest.fixture
+def full_world(hardware: Hardware) -> Iterator[World]:
+    """One with room for the first of the intermediates, and for no more."""
+    first = intermediate_byte_size(PIPELINE.intermediates[0], ARGS)
+    world = World(hardware, memory_limit_bytes=2 * 4 * LENGTH + first)
+    yield world
+    world.close()
+
+
 async def test_releases_intermediates_after_partial_allocation_failure(
-    hardware: Hardware,
+    full_world: World,
 ) -> None:
-    """There is room for the first one, and for no more."""
-    sizes = [intermediate_byte_size(one, ARGS) for one in PIPELINE.intermediates]
-    assert len(sizes) > 1
-    world = World(hardware, memory_limit_bytes=2 * 4 * LENGTH + sizes[0])
-    try:
-        with pytest.raises(OutOfMemory):
-            await world.run()
-        await world.check_untouched()
-    finally:
-        world.close()
+    assert len(PIPELINE.intermediates) > 1
+    with pytest.raises(OutOfMemory):
+        await full_world.run()
+    await full_world.check_untouched()
 
 
 async def test_releases_artifacts_after_staged_load_failure(world: World) -> None:
