@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.joined import JoinedBackend
     from accy_async.graph.actions import Kernels
-    from accy_async.graph.lowering.outline import Obstacle
+    from accy_async.graph.lowering.obstacle import Obstacle
     from accy_async.graph.lowering.policy import Lowered
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import StreamHandle
     from accy_async.dtypes import ScalarArgument
     from accy_async.graph.bindings import Binding, Memory
-    from accy_async.graph.lowering.outline import Obstacle
+    from accy_async.graph.lowering.obstacle import Obstacle
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.prepared import PreparedGraph
 

@@ -24,7 +24,7 @@ from accy_async.errors import (
     SessionClosed,
 )
 from accy_async.graph.builder import LaunchGraphBuilder
-from accy_async.graph.lowering.outline import Obstacle
+from accy_async.graph.lowering.obstacle import Obstacle
 from accy_async.graph.lowering.spanning import SpanPart, span_parts
 from accy_async.graph.nodes import BufferSlot
 from accy_async.graph.options import LaunchOptions

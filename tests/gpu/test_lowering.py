@@ -133,6 +133,12 @@ def test_calls_see_what_was_copied_before_them_and_change_what_comes(loop: str) 
             statistics = await session.run(plan, arrays, ALWAYS)
             assert statistics.is_lowered
             assert (arrays["given"][0], arrays["seen"][0]) == (12, 37)
+        async with await session.prepare(plan, arrays, ALWAYS) as prepared:
+            assert prepared.is_lowered
+            for _ in range(3):
+                arrays["seen"][0] = 0
+                await prepared.run()
+                assert arrays["seen"][0] == 37
 
     on_gpu(loop, work)
 

@@ -16,7 +16,7 @@ from accy_async.backends.replay import Replay
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import DeviceError, GraphError
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
-from accy_async.graph.lowering.outline import Obstacle
+from accy_async.graph.lowering.obstacle import Obstacle
 from accy_async.graph.lowering.parts import Parting, part_plan
 from accy_async.graph.nodes import BufferSlot
 from accy_async.graph.outcome import NodeSkipped, NodeState, RunCancelled

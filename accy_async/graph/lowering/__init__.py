@@ -5,7 +5,8 @@
 """
 
 from accy_async.graph.lowering.lowered import LoweredGraph
-from accy_async.graph.lowering.outline import Obstacle, Outline, OutlineNode, outline
+from accy_async.graph.lowering.obstacle import Obstacle
+from accy_async.graph.lowering.outline import Outline, OutlineNode, outline
 from accy_async.graph.lowering.policy import lower
 from accy_async.graph.lowering.replay import replay
 from accy_async.graph.lowering.report import lowering_report, obstacles

@@ -17,14 +17,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from accy_async.graph.lowering.outline import (
-    CALL_IN_LOOP,
-    Obstacle,
-    Outline,
-    OutlineNode,
-    Outliner,
-    calls_in_the_way,
-)
+from accy_async.graph.lowering.obstacle import CALL_IN_LOOP, Obstacle, calls_in_the_way
+from accy_async.graph.lowering.outline import Outline, OutlineNode, Outliner
 from accy_async.graph.nodes import HostCall
 from accy_async.graph.order import HOST
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import AccyError, GraphError
 from accy_async.graph.lowering.lowered import LoweredGraph
-from accy_async.graph.lowering.outline import Obstacle, outline, several_devices
+from accy_async.graph.lowering.obstacle import Obstacle, several_devices
+from accy_async.graph.lowering.outline import outline
 from accy_async.graph.lowering.parted import LoweredParts
 from accy_async.graph.lowering.parts import TOO_SMALL, Parting, part_plan
 from accy_async.graph.nodes import RuntimeScalar

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from accy_async.graph.lowering.outline import (
-    Obstacle,
-    Outline,
-    outline,
-    several_devices,
-)
+from accy_async.graph.lowering.obstacle import Obstacle, several_devices
+from accy_async.graph.lowering.outline import Outline, outline
 from accy_async.graph.lowering.parts import (
     TOO_SMALL,
     Parting,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from accy_async.graph.dataflow import WRITES
-from accy_async.graph.lowering.outline import Obstacle
+from accy_async.graph.lowering.obstacle import Obstacle
 from accy_async.graph.nodes import (
     BufferSlot,
     CopyBuffer,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from accy_async.backends.cleanup import raise_together
 from accy_async.errors import DeviceError, GraphError, OutOfMemory
-from accy_async.graph.lowering.outline import Obstacle, Outline, outline
+from accy_async.graph.lowering.obstacle import Obstacle
+from accy_async.graph.lowering.outline import Outline, outline
 from accy_async.graph.lowering.policy import MOST_NODES
 from accy_async.graph.lowering.spanning import SpanPart, span_parts
 from accy_async.graph.options import Lowering

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from accy_async.artifact.formats import ArtifactFormat
     from accy_async.backends.handles import Handle
     from accy_async.graph.bindings import Binding
-    from accy_async.graph.lowering.outline import Obstacle
+    from accy_async.graph.lowering.obstacle import Obstacle
     from accy_async.graph.outcome import RunStatistics
     from accy_async.graph.replaying import PreparedPlan
     from accy_async.graph.run import Run

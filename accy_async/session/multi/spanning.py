@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from accy_async.dtypes import ScalarArgument
     from accy_async.graph.bindings import Binding
     from accy_async.graph.crossing import CrossingExecutive
-    from accy_async.graph.lowering.outline import Obstacle
+    from accy_async.graph.lowering.obstacle import Obstacle
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.replaying import PreparedPlan
