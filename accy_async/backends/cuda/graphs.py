@@ -120,7 +120,9 @@ class CudaGraphs(Backend):
                 continue
             if not updates.set(natives, will_be):
                 return False  # a constraint of the driver's: another graph will do
-        mine.work = _labels(request)
+        labels = _labels(request)
+        if labels != mine.work:  # else waits know by it how long it takes
+            mine.work = labels
         return True
 
     def _launch_graph(
