@@ -47,6 +47,7 @@ class TuningBudget:
             them; above 0, at most 1.
         calls_met: the part of a service's calls that may meet a sample: that are in
             flight or come while one is on the device, or while the host works for it.
+            The launches that check a candidate's results, one each, are no samples.
             What comes of it is told by no quantile of latency below 1 less that part.
             Samples are put off for it, each by ``most_wait_s`` at most; 1.0 for no
             bound.
@@ -54,7 +55,7 @@ class TuningBudget:
             seconds; then it is taken beside it.
         most_delay_s: how long a sample may hold the device, in seconds: what real
             work that comes meanwhile may be delayed by. Kernels that take longer are
-            not tuned. None for no bound of its own: some 20 us, or one launch where
+            not tuned. None for no bound of its own: some 100 us, or one launch where
             that takes longer.
         total_s: seconds of device time in all, after which tuning ends; None for as
             many as it takes.
@@ -163,6 +164,8 @@ class SharedPace:
         rest_s = max(last_ns * 1e-9, worked_s) * (1.0 / budget.share - 1.0)
         pauses = self._pauses
         if pauses is not None:
+            if last_ns > 0.0 and self._calls_at_sample is not None:
+                self.calls_met += pauses.calls - self._calls_at_sample
             rest_s = max(rest_s, self._put_off_s(pauses.calls, begun))
         seen = 0 if pauses is None else pauses.begun
         if rest_s > 0.0:
@@ -196,7 +199,6 @@ class SharedPace:
         if self._calls_at_sample is None:
             self._begun_at, self._calls_before = now_s, calls
             return 0.0
-        self.calls_met += calls - self._calls_at_sample
         came = calls - self._calls_before
         missing = self.calls_met / self.budget.calls_met - came
         if came == 0 or missing <= 0.0:

@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 OPTIONS = MeasureOptions()
 SHRINKS = (1, 8)
-LIMIT_S = 40.0
+LIMIT_S = 35.0
 
 
 async def tuned(

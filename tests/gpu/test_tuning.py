@@ -33,7 +33,7 @@ from tests.gpu import native
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
 
 QUICK = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=48, repeats=0))
-BUDGET = TuningBudget(share=0.5)
+BUDGET = TuningBudget(share=0.5, calls_met=1.0)
 X = np.linspace(0, 1, GPU_LENGTH, dtype=np.float32)
 
 

@@ -44,6 +44,9 @@ __all__ = ["Measuring"]
 
 _COMPARED_ON_THE_LOOP = 1 << 18
 
+_MOST_TRIALS = 4
+"""Times that it is tried how many launches a sample is to be of."""
+
 
 class Measuring(MeasuringCore):
     """A measurement that is going on; from `open_measurement`."""
@@ -260,12 +263,21 @@ class Measuring(MeasuringCore):
                 await self._sample(index)
 
     async def _choose_launches(self) -> None:
-        """From the baseline, so that all samples are of equally many launches."""
+        """From the baseline, so that all samples are of equally many launches.
+
+        A launch in a batch may take a fraction of what one alone seems to, as that
+        holds what beginning and ending a sample take: so what was chosen is tried.
+        """
         assert self._baseline is not None
-        self._sampler.launches = 1
+        sampler = self._sampler
+        sampler.launches = 1
         await self._sample(self._baseline)
-        taken = min([await self._sample(self._baseline) for _ in range(2)])
-        self._sampler.choose_launches(taken)
+        for _ in range(_MOST_TRIALS):
+            before = sampler.launches
+            taken = min([await self._sample(self._baseline) for _ in range(2)])
+            sampler.choose_launches(taken)
+            if sampler.launches <= max(1.25 * before, 1):
+                break
 
     async def _round(self) -> None:
         race = self._race

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SampleTimeout", "Sampler", "usual_sample_ns"]
 
-_SHARED_RESOLUTIONS, _SHARED_LEAST_NS = 50.0, 20_000.0
+_SHARED_RESOLUTIONS, _SHARED_LEAST_NS = 200.0, 100_000.0
 _ALONE_RESOLUTIONS, _ALONE_LEAST_NS = 400.0, 200_000.0
+"""On an H200 the MAD of a sample's time is 4 % where samples take 15 us, 1.5 % at 30,
+and 0.45 % at 100: noise is a matter of a sample, not of a launch."""
 _HOST_LEAST_NS = 2_000_000.0
 _MOST_PAIRS = 64
 """Launches of a sample where each has events of its own."""
