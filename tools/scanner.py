@@ -20,7 +20,7 @@ import llvmlite.binding
 
 from accy_async.artifact.native.elf import parse_object
 from accy_async.artifact.native.link import find_exports
-from accy_async.backends.cuda.board import IDLE, Board, Slot
+from accy_async.backends.cuda.board import BUSY, IDLE, Board, Slot
 from accy_async.compiler.emit.llvm import data_layout, emit_object
 from accy_async.compiler.emit.target import LEVELS, CpuTarget
 
@@ -110,16 +110,14 @@ define void @accy_kick(ptr %board) {{
 }}
 
 ; Await a value in a word, in place of what was awaited there.
-define void @accy_arm(ptr %board, i64 %index, i64 %awaited, i64 %early, i64 %near,
-                      i64 %late, i32 %bell) {{
+define void @accy_arm(ptr %board, i64 %index, i64 %awaited, i64 %near, i64 %late,
+                      i32 %bell) {{
     %offset = mul i64 %index, {slot_bytes}
     %from = add i64 %offset, {slots}
     %slot = getelementptr i8, ptr %board, i64 %from
-    %p_early = getelementptr i8, ptr %slot, i64 {early}
     %p_near = getelementptr i8, ptr %slot, i64 {near}
     %p_late = getelementptr i8, ptr %slot, i64 {late}
     %p_bell = getelementptr i8, ptr %slot, i64 {bell}
-    store atomic i64 %early, ptr %p_early monotonic, align 8
     store atomic i64 %near, ptr %p_near monotonic, align 8
     store atomic i64 %late, ptr %p_late monotonic, align 8
     store atomic i32 %bell, ptr %p_bell monotonic, align 4
@@ -169,6 +167,32 @@ missed:
     ret i32 0
 }}
 
+; Ask the driver about a stream for a moment, as long as the board says: again and again
+; until it answers something else than that the stream is busy. Returns its last answer.
+define i32 @accy_ask(ptr %board, ptr %stream, ptr %query) {{
+entry:
+    %p_quick = getelementptr i8, ptr %board, i64 {quick}
+    %quick = load i64, ptr %p_quick
+    %first = call i32 %query(ptr %stream)
+    %is_busy = icmp eq i32 %first, {busy}
+    br i1 %is_busy, label %begin, label %leave
+begin:
+    %begun = call i64 @now(ptr %board)
+    %until = add i64 %begun, %quick
+    br label %look
+look:
+    %answer = call i32 %query(ptr %stream)
+    %is_still_busy = icmp eq i32 %answer, {busy}
+    br i1 %is_still_busy, label %check, label %leave
+check:
+    %time = call i64 @now(ptr %board)
+    %is_over = icmp sge i64 %time, %until
+    br i1 %is_over, label %leave, label %look
+leave:
+    %last = phi i32 [ %first, %entry ], [ %answer, %look ], [ %answer, %check ]
+    ret i32 %last
+}}
+
 ; Watch the board. Returns 0 where it was told to, 1 where a value was reached for
 ; which there is no bell, 2 after %timeout nanoseconds in which something was awaited.
 define i32 @accy_scan(ptr %board, i64 %timeout) {{
@@ -182,6 +206,7 @@ entry:
     %p_words = getelementptr i8, ptr %board, i64 {words}
     %p_write = getelementptr i8, ptr %board, i64 {write}
     %p_looks = getelementptr i8, ptr %board, i64 {looks}
+    %p_looked = getelementptr i8, ptr %board, i64 {looked}
     %p_furthest = getelementptr i8, ptr %board, i64 {furthest}
     %p_longest = getelementptr i8, ptr %board, i64 {longest}
     %p_shortest = getelementptr i8, ptr %board, i64 {shortest}
@@ -210,6 +235,8 @@ look:
     %more_looks = add i64 %looks, 1
     store i64 %more_looks, ptr %p_looks
     %time = call i64 @now(ptr %board)
+    %looked = load i64, ptr %p_looked
+    store i64 %time, ptr %p_looked
     %furthest = add i64 %time, %most
     %count = load atomic i32, ptr %p_count acquire, align 4
     %wide_count = zext i32 %count to i64
@@ -236,9 +263,9 @@ compare:
     br i1 %is_reached, label %note, label %wait
 note:
     %p_reached = getelementptr i8, ptr %slot, i64 {reached}
+    %p_unreached = getelementptr i8, ptr %slot, i64 {unreached}
+    store atomic i64 %looked, ptr %p_unreached monotonic, align 8
     store atomic i64 %time, ptr %p_reached monotonic, align 8
-    br label %claim
-claim:
     %p_bell = getelementptr i8, ptr %slot, i64 {bell}
     %own = load atomic i32, ptr %p_bell monotonic, align 4
     %swapped = cmpxchg ptr %slot, i64 %awaited, i64 {idle_value}
@@ -264,18 +291,6 @@ ring_other:
 hold:
     br label %on
 wait:
-    %p_early = getelementptr i8, ptr %slot, i64 {early}
-    %early = load atomic i64, ptr %p_early monotonic, align 8
-    %rings_early = icmp ne i64 %early, 0
-    br i1 %rings_early, label %wait_early, label %wait_on
-wait_early:
-    %is_then = icmp sge i64 %time, %early
-    br i1 %is_then, label %claim, label %until_early
-until_early:
-    %early_is_sooner = icmp slt i64 %early, %soonest
-    %early_sooner = select i1 %early_is_sooner, i64 %early, i64 %soonest
-    br label %on
-wait_on:
     %p_near = getelementptr i8, ptr %slot, i64 {near}
     %p_late = getelementptr i8, ptr %slot, i64 {late}
     %near = load atomic i64, ptr %p_near monotonic, align 8
@@ -295,16 +310,15 @@ wait_on:
 on:
     %soonest_on = phi i64 [ %soonest, %read ], [ %time, %again ], [ %soonest, %ours ],
                           [ %soonest, %choose ], [ %soonest, %hold ],
-                          [ %sooner, %wait_on ], [ %early_sooner, %until_early ]
+                          [ %sooner, %wait ]
     %is_armed_on = phi i1 [ %is_armed, %read ], [ true, %again ], [ %is_armed, %ours ],
                           [ %is_armed, %choose ], [ %is_armed, %hold ],
-                          [ true, %wait_on ], [ true, %until_early ]
+                          [ true, %wait ]
     %is_ours_on = phi i1 [ %is_ours, %read ], [ %is_ours, %again ], [ true, %ours ],
                          [ %is_ours, %choose ], [ %is_ours, %hold ],
-                         [ %is_ours, %wait_on ], [ %is_ours, %until_early ]
+                         [ %is_ours, %wait ]
     %bell_on = phi i32 [ %bell, %read ], [ %bell, %again ], [ %bell, %ours ],
-                       [ %bell, %choose ], [ %own, %hold ], [ %bell, %wait_on ],
-                       [ %bell, %until_early ]
+                       [ %bell, %choose ], [ %own, %hold ], [ %bell, %wait ]
     %index_on = add i64 %index, 1
     br label %next
 
@@ -382,6 +396,7 @@ def _module(architecture: str, target: CpuTarget) -> str:
         pause=pause,
         futex=_FUTEX_CALL[architecture],
         idle_value=IDLE - 2**64,  # LLVM takes integers with a sign
+        busy=BUSY,
         slot_bytes=Slot.byte_size(),
         overdue_shift=Board.OVERDUE_SHIFT,
         **Board.offsets(),

@@ -47,11 +47,14 @@ class Awaited(Protocol):
     def spin(self, position: int, limit_ns: int) -> None:
         """Look again and again until the position is reached, no longer than that."""
 
-    async def sleep(self, position: int, bell: Bell, begun: int, pace: Pace) -> int:
+    async def sleep(
+        self, position: int, bell: Bell, begun: int, pace: Pace
+    ) -> tuple[int, int]:
         """Sleep until the position is reached.
 
         Returns:
-            When that was, on the monotonic clock; 0 if nobody saw it.
+            When it was seen not to be reached for the last time, and when to be, on the
+            monotonic clock; zeros if nobody saw it.
         """
 
 
@@ -78,9 +81,9 @@ async def arrive(line: Awaited, position: int, bell: Bell, before: int) -> None:
             line.is_quick = took <= QUICK_NS
             pace.learn(took)
             return
-    ended = await line.sleep(position, bell, begun, pace)
-    if ended:
-        pace.learn(ended - begun)
+    unseen, seen = await line.sleep(position, bell, begun, pace)
+    if seen:
+        pace.learn(seen - begun, seen - max(unseen, begun))
 
 
 async def poll(line: Awaited, position: int, bell: Bell, until: int) -> None:

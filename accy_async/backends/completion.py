@@ -27,9 +27,14 @@ class Completion:
     Args:
         bell: of the loop on which it will be awaited, where that is known: who
             sets the signal may then prefer to do it there.
+
+    Attributes:
+        looks_itself: whether its task will look in time, even if nobody sets it.
     """
 
     __slots__ = ("_is_set", "_lock", "_waiter", "bell")
+
+    looks_itself = False
 
     def __init__(self, bell: Bell | None = None) -> None:
         self.bell = bell

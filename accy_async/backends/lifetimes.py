@@ -186,7 +186,7 @@ class ResourceTable:
         """
         if self._along:
             return sum([one.sweep_alone() for one in (self, *self._along)])
-        return self.sweep_alone()
+        return self.sweep_alone() if self._retired else 0
 
     def sweep_along(self, other: ResourceTable) -> None:
         """Have another table swept with this one, whose streams use its objects."""

@@ -29,6 +29,8 @@ from typing import Any
 import sniffio
 import trio
 
+from accy_async.backends.alarm import Alarm, open_timer
+
 __all__ = ["Bell", "Waiter", "current_bell"]
 
 
@@ -68,12 +70,17 @@ class Bell(ABC):
         self._is_rung = False
         self._is_closed = False
         self._thread = threading.get_ident()
+        self._alarm: Alarm | None = None
+        self._has_alarm = True  # unless it is found that there is none to be had
         self._listeners: tuple[Callable[[], object], ...] = ()
         self._heirs: tuple[Callable[[], object], ...] = ()
 
     @abstractmethod
     def is_here(self) -> bool:
-        """True where this code runs on the bell's loop."""
+        """True where this code runs on the bell's loop.
+
+        Asked of a bell that was found on this thread before; on the way of every wait.
+        """
 
     @abstractmethod
     async def park(
@@ -93,6 +100,32 @@ class Bell(ABC):
     @abstractmethod
     def _ring(self) -> None:
         """Make the loop call `answer`; any thread."""
+
+    @abstractmethod
+    def _watch(self, alarm: Alarm) -> None:
+        """Make the loop call the alarm's `answer`; on its thread.
+
+        Raises:
+            NotImplementedError: it watches no descriptors.
+        """
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """What calls back at a time, on the loop's thread, where it is to be used.
+
+        None where there is no such thing, or the loop has ended.
+        """
+        if self._alarm is None and self._has_alarm and not self._is_closed:
+            timer = open_timer()
+            if timer is not None:
+                alarm = Alarm(timer)
+                try:
+                    self._watch(alarm)
+                    self._alarm = alarm
+                except NotImplementedError:
+                    alarm.close()
+            self._has_alarm = self._alarm is not None
+        return self._alarm
 
     @property
     def is_closed(self) -> bool:
@@ -175,12 +208,13 @@ def current_bell() -> Bell:
         sniffio.AsyncLibraryNotFoundError: it runs on none.
     """
     bell = _HERE.bell
-    if bell is None or not bell.is_here():
-        if sniffio.current_async_library() == "trio":
-            bell = _trio_bell()
-        else:
-            bell = _asyncio_bell(asyncio.get_running_loop())
-        _HERE.bell = bell
+    if bell is not None and bell.is_here():
+        return bell
+    if sniffio.current_async_library() == "trio":
+        bell = _trio_bell()
+    else:
+        bell = _asyncio_bell(asyncio.get_running_loop())
+    _HERE.bell = bell
     return bell
 
 
@@ -191,6 +225,8 @@ class _Here(threading.local):
 
 
 _HERE = _Here()
+_LIBRARY = sniffio.thread_local
+_running_loop = asyncio.get_running_loop
 
 
 class _Signal:
@@ -240,11 +276,7 @@ class _TrioBell(Bell):
         self._signal = _Signal()
 
     def is_here(self) -> bool:
-        return (
-            not self._is_closed
-            and self._thread == threading.get_ident()
-            and sniffio.thread_local.name == "trio"
-        )
+        return not self._is_closed and _LIBRARY.name == "trio"
 
     async def park(
         self, subscribe: Callable[[Waiter], bool], unsubscribe: Callable[[], None]
@@ -268,6 +300,9 @@ class _TrioBell(Bell):
     def _ring(self) -> None:
         self._signal.raise_()
 
+    def _watch(self, alarm: Alarm) -> None:
+        trio.lowlevel.spawn_system_task(self._serve_alarm, alarm)
+
     async def serve(self) -> None:
         """Answer until the run ends."""
         try:
@@ -279,6 +314,17 @@ class _TrioBell(Bell):
             self.close()
             trio.lowlevel.notify_closing(self._signal.fileno())
             self._signal.close()
+
+    async def _serve_alarm(self, alarm: Alarm) -> None:
+        descriptor, wait = alarm.timer.fileno(), trio.lowlevel.wait_readable
+        try:
+            while True:
+                await wait(descriptor)
+                alarm.answer()
+        finally:
+            self._alarm, self._has_alarm = None, False
+            trio.lowlevel.notify_closing(descriptor)
+            alarm.close()
 
 
 _TRIO_BELL: trio.lowlevel.RunVar[_TrioBell] = trio.lowlevel.RunVar("accy_async bell")
@@ -317,11 +363,7 @@ class _AsyncioBell(Bell):
         weakref.finalize(loop, self._end)
 
     def is_here(self) -> bool:
-        return (
-            self._thread == threading.get_ident()
-            and sniffio.thread_local.name != "trio"
-            and asyncio.get_running_loop() is self._loop()
-        )
+        return _LIBRARY.name != "trio" and _running_loop() is self._loop()
 
     def move_here(self) -> None:
         """Say that the loop runs on this thread, which asyncio's may change."""
@@ -351,6 +393,12 @@ class _AsyncioBell(Bell):
     def _fileno(self) -> int | None:
         return None if self._signal is None else self._signal.write_end()
 
+    def _watch(self, alarm: Alarm) -> None:
+        loop = self._loop()
+        if loop is None or loop.is_closed():
+            raise NotImplementedError
+        loop.add_reader(alarm.timer.fileno(), alarm.answer)
+
     def lower(self) -> None:
         if self._signal is not None:
             self._signal.lower()
@@ -371,6 +419,8 @@ class _AsyncioBell(Bell):
         self.close()
         if self._signal is not None:
             self._signal.close()
+        if self._alarm is not None:
+            self._alarm.close()
 
 
 def _answer(reference: weakref.ref[_AsyncioBell]) -> None:

@@ -7,22 +7,22 @@ end of it, and how many operations it covers) has a `Pace`.
 
 Source: the estimator is that of TCP's retransmission timer (RFC 6298, 2): a running
 mean and a running mean deviation, here both with a gain of 1/4, as kernels change
-their length more suddenly than networks do.
+their length more suddenly than networks do; single outliers are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-__all__ = ["QUICK_NS", "SPIN_NS", "Lag", "Pace", "Paces"]
+__all__ = ["QUICK_NS", "SPIN_NS", "Pace", "Paces"]
 
 SPIN_NS = 10_000
 """How long a task reads its word at a stretch, between two turns of its loop."""
 
-QUICK_NS = 5_000
-"""What ends so soon after a turn of the loop is asked for without a flag. Loops take 2
-to 5 us for a turn, and an empty kernel some 5: without this, the quickest loop would be
-the one that comes too early."""
+QUICK_NS = 10_000
+"""What ends so soon after a turn of the loop is asked for without a flag, which takes
+the device 1 to 3 us more. Loops take 2 to 5 us for a turn, and an empty kernel some 5:
+without this, the quickest loop would be the one that comes too early."""
 
 _MOST_POLLED_NS = 200_000
 """Waits that take longer on average begin with sleep,"""
@@ -34,48 +34,80 @@ woken takes a good part of a millisecond on a virtual machine."""
 _FIRST_POLLED_NS = 50_000
 """How long a task takes turns where nothing is known of its wait."""
 
-_LEAST_LEAD_NS = 60_000
+_LEAST_LEAD_NS = 150_000
 """A sleeping thread is up again within that after the time it asked for."""
 
-_SLACK_NS = 20_000
+_SLACK_NS = 100_000
+"""What does not come when it should is polled for so much longer: to fall asleep and be
+woken takes as long."""
+
+_EXACT_NS = 50_000
+"""A wait's end is known well enough if it is known to that."""
+
 _LEAD_SHIFT = 8
 """For what is uncertain of a wait's end, 0.4 % of it is spent at the most."""
 
-_FIRST_LAG_NS = 150_000
-"""What a core of a virtual machine takes to wake up from idling (seen on one)."""
+_ODD_SHIFT = 7
+"""What differs from a steady mean by 0.8 % more than is usual is odd."""
 
-_MOST_LAG_NS = 500_000
-_LAG_STEP_NS = 4_000
-_LAG_UP = 3
-"""Steps up for each down: as many as there are samples below for each above."""
+_MOST_ODD = 3
+"""So many odd waits in a row make a new length; fewer are a busy host's."""
 
 _KEPT = 1024
 """Kinds of waits that are remembered; beyond, all are forgotten."""
 
 
 class Pace:
-    """How long waits of one kind took lately. Times are in nanoseconds."""
+    """How long waits of one kind took lately. Times are in nanoseconds.
 
-    __slots__ = ("count", "mean", "spread")
+    Attributes:
+        count: of how many waits it knows.
+        mean: what they took.
+        spread: by how much they differ from that, on average.
+        blur: how long nobody had looked when the last one was seen to be over.
+        odd: how many in a row took something else.
+    """
+
+    __slots__ = ("blur", "count", "mean", "odd", "spread")
 
     def __init__(self) -> None:
         self.count = 0
         self.mean = 0
         self.spread = 0
+        self.blur = 0
+        self.odd = 0
 
-    def learn(self, took: int) -> None:
-        """Say how long a wait took."""
+    def learn(self, took: int, blur: int = 0) -> None:
+        """Say how long a wait took, or so much less: nobody had looked meanwhile."""
+        took -= blur >> 1
+        mean, spread = self.mean, self.spread
+        error = took - mean
+        size = abs(error)
+        if self.is_steady:
+            if size <= blur >> 1:
+                self.odd = 0
+                return  # as it was, for all that anybody knows
+            if size > 4 * spread + (mean >> _ODD_SHIFT):
+                self.odd += 1
+                if self.odd < _MOST_ODD:
+                    return
+                self.count = 0
+        self.odd = 0
         if self.count == 0:
-            self.mean, self.spread = took, took >> 3
+            self.mean, self.spread = took, max(blur, took >> 5)
+        elif blur < self.blur >> 2:  # what was known was not worth much
+            self.mean, self.spread = took, took >> 6
         else:
-            error = took - self.mean
-            self.mean += error >> 2
-            self.spread += (abs(error) - self.spread) >> 2
+            self.mean = mean + (error >> 2)
+            self.spread = spread + ((size - spread) >> 2)
+        self.blur = blur
         self.count += 1
 
-    def shorten(self, by: int) -> None:
-        """Say that a wait took less, nobody saw how much."""
-        self.mean = max(0, self.mean - by)
+    def overlook(self) -> None:
+        """Say that a wait took less than is usual, nobody saw how much."""
+        self.odd += 1
+        if self.odd >= _MOST_ODD:
+            self.count = self.mean = self.spread = self.blur = self.odd = 0
 
     @property
     def patience(self) -> int:
@@ -90,7 +122,7 @@ class Pace:
     @property
     def is_steady(self) -> bool:
         """Whether the next wait is worth a guess."""
-        return self.count >= 3 and self.spread <= self.mean >> 4
+        return self.count >= 3 and self.spread <= self.mean >> 4 and self._is_exact
 
     @property
     def earliest(self) -> int:
@@ -103,43 +135,27 @@ class Pace:
         return self.mean + self._lead + _SLACK_NS
 
     @property
+    def window(self) -> tuple[int, int]:
+        """From when to when after its beginning a wait's end is looked for hard.
+
+        Where the last one was not seen exactly, that is to happen now. Where the end
+        may come at any time they are one: then it is looked for with pauses that grow.
+        """
+        if self.count == 0:
+            return 0, 0
+        if self.spread > self.mean >> (3 if self.count == 1 else 4):
+            start = max(0, self.mean - 2 * self.spread - _LEAST_LEAD_NS)
+            return start, start
+        lead = _LEAST_LEAD_NS + (self._lead if self._is_exact else self.spread)
+        return self.mean - lead, self.mean + lead
+
+    @property
     def _lead(self) -> int:
         return min(2 * self.spread, self.mean >> _LEAD_SHIFT)
 
     @property
-    def window(self) -> tuple[int, int]:
-        """From when to when after its beginning a wait's end is looked for hard.
-
-        Where it may come at any time they are one: then it is looked for with pauses
-        that grow.
-        """
-        if not self.is_steady:
-            start = max(0, self.mean - 2 * self.spread - _LEAST_LEAD_NS)
-            return start, start
-        lead = _LEAST_LEAD_NS + self._lead
-        return self.mean - lead, self.mean + lead
-
-
-class Lag:
-    """How long a loop takes to be up after it was rung, while it slept.
-
-    Attributes:
-        allowance: how much sooner than it is needed a loop should be rung: it is up in
-            time three times of four. (What is above costs the loop's thread time, what
-            is below makes waits late; single outliers must not move it far.)
-    """
-
-    __slots__ = ("allowance",)
-
-    def __init__(self) -> None:
-        self.allowance = _FIRST_LAG_NS
-
-    def learn(self, took: int) -> None:
-        """Say how long it took once."""
-        if took > self.allowance:
-            self.allowance = min(self.allowance + _LAG_UP * _LAG_STEP_NS, _MOST_LAG_NS)
-        else:
-            self.allowance = max(self.allowance - _LAG_STEP_NS, _LAG_STEP_NS)
+    def _is_exact(self) -> bool:
+        return self.blur <= max(_EXACT_NS, self.mean >> _LEAD_SHIFT)
 
 
 class Paces:

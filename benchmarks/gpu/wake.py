@@ -84,11 +84,12 @@ def _spinning(bare: Bare) -> list[float]:
 async def _long(subject: Subject, bare: Bare) -> tuple[list[float], float]:
     backend, stream = subject.backend, subject.stream
     prepared = subject.prepared(LONG_NS)
+    line = cast("CudaTimeline", backend.mark(stream).timeline)
     late = []
     for number in range(LONG_WAKES + 10):
+        # Before the launch, as to start a thread takes a part of a millisecond.
+        seen = Observer(bare, line.submitted + 1, line.word_address)
         backend.submit_launch(prepared, stream)
-        line = cast("CudaTimeline", backend.mark(stream).timeline)
-        seen = Observer(bare, line.submitted, line.word_address)
         await backend.wait_stream(stream)
         woken = time.monotonic_ns()
         done = seen.done_ns()
@@ -161,6 +162,7 @@ def main() -> None:
     request, prepared = subject.request(), subject.prepared()
     backend, stream = subject.backend, subject.stream
     launches: dict[str, Callable[[], object]] = {
+        "a bound launch": backend.bind_launch(request).submit,
         "a prepared launch": lambda: backend.submit_launch(prepared, stream),
         "launch(request)": lambda: backend.launch(request),
     }

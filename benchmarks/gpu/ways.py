@@ -98,6 +98,24 @@ class TurnThenSpin(Way):
             await self.bell.turn()
 
 
+class Timed(TurnThenSpin):
+    name = "the loop's timer before the end, then the word"
+
+    async def wait(self, *, is_long: bool) -> None:
+        alarm = self.bell.alarm
+        if is_long and alarm is not None:
+            begun, roused = time.monotonic_ns(), Completion()
+            at = begun + LONG_NS - alarm.lag.allowance
+            awaited, address = self.bare.flag(), self.bare.address
+            alarm.call_at(at, roused.set)
+            await roused.wait()
+            alarm.lag.learn(time.monotonic_ns() - at)
+            while not self.scanner.spin(address, awaited, 10_000):
+                await self.bell.turn()
+        else:
+            await super().wait(is_long=is_long)
+
+
 class _Rung(Way):
     """One that is woken by its loop's bell, which something native rings."""
 
@@ -253,7 +271,7 @@ class Blocked(Way):
 
 
 WAYS: tuple[type[Way], ...] = (
-    Turns, Queries, TurnThenSpin, Scanned, HostFunction, Blocked,
+    Turns, Queries, TurnThenSpin, Timed, Scanned, HostFunction, Blocked,
 )  # fmt: skip
 
 

@@ -12,8 +12,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, Slot
-from accy_async.backends.cuda.scanner import Found, NativeScanner, Scanner
+from accy_async.backends.cuda.board import BUSY, IDLE, NO_BELL, Board, Slot
+from accy_async.backends.cuda.scanner import (
+    Found,
+    NativeScanner,
+    PlainScanner,
+    Scanner,
+)
 from accy_async.backends.cuda.scanner_code import ENTRIES, LLVM, TEXT
 from tests.backends.loops import PATIENCE_S
 from tests.backends.words import SCANNERS, Words
@@ -91,26 +96,25 @@ def test_rings_when_the_value_is_reached(scanning: Scanning, bell: int) -> None:
         assert before <= scanning.scanner.reached_ns(7) <= time.monotonic_ns()
 
 
+def test_says_when_it_had_looked_last(scanning: Scanning, bell: int) -> None:
+    """In between the value came, as far as anybody knows."""
+    scanner = scanning.scanner
+    assert scanner.sighting(5) == (0, 0)
+    scanning.words.values[5] = 1
+    scanning.arm(5, 1, bell)
+    assert hear(bell) == 1
+    first = scanner.reached_ns(5)
+    scanning.arm(5, 2, bell)
+    scanning.words.values[5] = 2
+    assert hear(bell) == 1
+    unseen, seen = scanner.sighting(5)
+    assert first <= unseen < seen <= time.monotonic_ns()
+
+
 def test_rings_for_what_was_reached_before(scanning: Scanning, bell: int) -> None:
     scanning.words.values[0] = 9
     scanning.arm(0, 4, bell)
     assert hear(bell) == 1
-
-
-def test_rings_early_where_it_is_asked_to(scanning: Scanning, bell: int) -> None:
-    """Which ends the watch; or at the value, if that comes first."""
-    scanner = scanning.scanner
-    scanner.arm(2, 1, 0, 0, bell, early_ns=time.monotonic_ns() + 3_000_000)
-    assert not scanner.is_idle(2)
-    assert hear(bell) == 1
-    assert scanner.is_idle(2)
-    assert scanner.reached_ns(2) == 0
-    scanning.words.values[2] = 1
-    assert is_quiet(bell)
-    scanner.arm(2, 2, 0, 0, bell, early_ns=time.monotonic_ns() + 10**12)
-    scanning.words.values[2] = 2
-    assert hear(bell) == 1
-    assert scanner.reached_ns(2) > 0
 
 
 def test_rings_once(scanning: Scanning, bell: int) -> None:
@@ -262,6 +266,31 @@ def test_spin_ends_by_itself_or_by_the_value(make: type[Scanner]) -> None:
         assert time.monotonic() < until
         time.sleep(0)
     timer.join()
+
+
+@pytest.mark.parametrize("answers", [[0], [700], [BUSY, BUSY, BUSY, 0]])
+def test_a_stream_is_asked_about_until_it_is_done(answers: list[int]) -> None:
+    left, asked = list(answers), []
+
+    def query(stream: int) -> int:
+        asked.append(stream)
+        return left.pop(0)
+
+    native = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(query)
+    address = ctypes.cast(native, ctypes.c_void_p).value
+    words = Words(1)
+    scanner = NativeScanner(words.address, 1)
+    scanner._board.quick = 10**12
+    assert address is not None
+    ask = scanner.asking(address, 77)
+    assert ask is not None
+    assert ask() == answers[-1]
+    assert asked == [77] * len(answers)
+    scanner._board.quick = 0
+    left[:] = [BUSY, BUSY, 0]
+    assert ask() == BUSY, "for a moment only"
+    assert left == [0]
+    assert PlainScanner(words.address, 1).asking(address, 77) is None
 
 
 def test_looks_are_few_while_nothing_is_near() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, Slot
+from accy_async.backends.cuda.board import BUSY, IDLE, NO_BELL, Board, Slot
 from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
 
 unicorn = pytest.importorskip("unicorn", reason="the emulator is not installed")
 arm64 = pytest.importorskip("unicorn.arm64_const")
 
 CODE, BOARD, WORDS, STACK, OUTSIDE = (0x1000_0000 * i for i in range(1, 6))
-WRITE, SYSCALL, CLOCK, STOP = (OUTSIDE + 64 * i for i in range(4))
+WRITE, SYSCALL, CLOCK, STOP, QUERY = (OUTSIDE + 64 * i for i in range(5))
 RET = struct.pack("<I", 0xD65F03C0)
 SLOTS = 4
 FUTEX_WAIT, FUTEX_WAKE = 128, 129
@@ -30,20 +30,22 @@ class Emulated:
         for place in (CODE, BOARD, WORDS, STACK, OUTSIDE):
             machine.mem_map(place, 65536)
         machine.mem_write(CODE, TEXT["aarch64"])
-        for place in (WRITE, SYSCALL, CLOCK, STOP):
+        for place in (WRITE, SYSCALL, CLOCK, STOP, QUERY):
             machine.mem_write(place, RET)
         board = Board(words=WORDS, write=WRITE, syscall=SYSCALL, clock_gettime=CLOCK)
         board.furthest = board.longest = 1_000_000
-        board.shortest = 10_000
+        board.shortest = board.quick = 10_000
         idle = bytes(Slot(awaited=IDLE, bell=NO_BELL))
         machine.mem_write(BOARD, bytes(board) + idle * SLOTS)
         self.now = 5_000_000_000
         self.rung: list[int] = []
         self.slept: list[int | None] = []
         self.woken = 0
+        self.answers: list[int] = []
         self.on_sleep: Callable[[], object] = lambda: None
         for place, call in (
             (WRITE, self._write), (SYSCALL, self._syscall), (CLOCK, self._clock),
+            (QUERY, self._query),
         ):  # fmt: skip
             machine.hook_add(unicorn.UC_HOOK_CODE, call, None, place, place)
 
@@ -61,6 +63,11 @@ class Emulated:
         data = self.machine.mem_read(self._register(1), self._register(2))
         assert bytes(data) == (1).to_bytes(8, "little")
         self.rung.append(self._register(0) & 0xFFFF_FFFF)
+
+    def _query(self, *_: Any) -> None:
+        assert self._register(0) == 77
+        answer = self.answers.pop(0)
+        self.machine.reg_write(arm64.UC_ARM64_REG_X0, answer)
 
     def _syscall(self, *_: Any) -> None:
         assert self._register(0) == 98
@@ -114,11 +121,9 @@ def emulated() -> Emulated:
 
 
 def test_arming_fills_the_slot_and_kicks(emulated: Emulated) -> None:
-    emulated.call("arm", 2, 7, 11, 12, 13, 9)
+    emulated.call("arm", 2, 7, 12, 13, 9)
     slot = emulated.slot(2)
-    assert (slot.awaited, slot.early, slot.near, slot.late, slot.bell) == (
-        7, 11, 12, 13, 9,
-    )  # fmt: skip
+    assert (slot.awaited, slot.near, slot.late, slot.bell) == (7, 12, 13, 9)
     assert emulated.board().kicks == 1
     assert emulated.woken == 0
     emulated.set_field("is_asleep", 1)
@@ -126,9 +131,24 @@ def test_arming_fills_the_slot_and_kicks(emulated: Emulated) -> None:
     assert emulated.woken == 1
 
 
+@pytest.mark.parametrize("answers", [[0], [700], [BUSY, BUSY, 0]])
+def test_a_stream_is_asked_about_until_it_is_done(
+    emulated: Emulated, answers: list[int]
+) -> None:
+    emulated.answers = list(answers)
+    assert emulated.call("ask", 77, QUERY) == answers[-1]
+    assert not emulated.answers
+
+
+def test_a_stream_is_asked_about_for_a_moment_only(emulated: Emulated) -> None:
+    emulated.answers = [BUSY] * 20
+    assert emulated.call("ask", 77, QUERY) == BUSY
+    assert len(emulated.answers) == 20 - 11  # each look at the clock takes 1 us here
+
+
 def test_scan_rings_each_bell_once_and_sleeps(emulated: Emulated) -> None:
     for index, bell in enumerate((3, 3, 4)):
-        emulated.call("arm", index, 5, 0, emulated.now, emulated.now, bell)
+        emulated.call("arm", index, 5, emulated.now, emulated.now, bell)
         emulated.write_word(index, 5)
 
     def stop() -> None:
@@ -144,33 +164,38 @@ def test_scan_rings_each_bell_once_and_sleeps(emulated: Emulated) -> None:
 
 
 def test_scan_returns_for_what_has_no_bell(emulated: Emulated) -> None:
-    emulated.call("arm", 1, 5, 0, emulated.now, emulated.now, NO_BELL)
+    emulated.call("arm", 1, 5, emulated.now, emulated.now, NO_BELL)
     emulated.write_word(1, 6)
     assert emulated.call("scan", 10**9) == 1
     assert emulated.rung == []
 
 
-def test_scan_sleeps_until_what_is_near_and_rings_early(emulated: Emulated) -> None:
+def test_scan_sleeps_until_what_is_near(emulated: Emulated) -> None:
     near = emulated.now + 3_000_000
-    emulated.call("arm", 0, 5, near, 0, 0, 8)
-    emulated.on_sleep = lambda: (
-        emulated.set_field("must_return", 1) if emulated.rung else None
-    )
+    emulated.call("arm", 0, 5, near, near, 8)
+
+    def go_on() -> None:
+        if emulated.rung:
+            emulated.set_field("must_return", 1)
+        elif emulated.now >= near:
+            emulated.write_word(0, 5)
+
+    emulated.on_sleep = go_on
     assert emulated.call("scan", 10**9) == 0
     assert emulated.rung == [8]
     assert emulated.now >= near
+    assert emulated.slept[:3] == [10**6, 10**6, pytest.approx(10**6, abs=10_000)]
     assert emulated.slept[-1] is None
-    assert all(pause is not None and pause <= 10**6 for pause in emulated.slept[:-1])
 
 
 def test_scan_gives_up_after_its_time(emulated: Emulated) -> None:
-    emulated.call("arm", 0, 5, 0, emulated.now, emulated.now, 8)
+    emulated.call("arm", 0, 5, emulated.now, emulated.now, 8)
     assert emulated.call("scan", 2_000_000) == 2
     assert emulated.rung == []
 
 
 def test_no_word_is_read_after_the_end(emulated: Emulated) -> None:
-    emulated.call("arm", 0, 5, 0, 0, 0, 8)
+    emulated.call("arm", 0, 5, 0, 0, 8)
     emulated.write_word(0, 5)
     assert emulated.call("end") == 0
     assert emulated.call("scan", 10**9) == 0

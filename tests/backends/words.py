@@ -9,18 +9,53 @@ from contextlib import contextmanager
 
 import pytest
 
+from accy_async.backends.alarm import Timer
 from accy_async.backends.cuda import hub as hub_module
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.scanner import NativeScanner, PlainScanner, Scanner
 from accy_async.backends.cuda.timeline import CudaTimeline
 from tests.backends.loops import PATIENCE_S
 
-__all__ = ["SCANNERS", "Words", "WordsDevice", "open_device"]
+__all__ = ["SCANNERS", "Clock", "FakeTimer", "Words", "WordsDevice", "open_device"]
 
 SCANNERS = (
     pytest.param(NativeScanner, id="native"),
     pytest.param(PlainScanner, id="plain"),
 )
+
+
+class Clock:
+    """A monotonic clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 10**12
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class FakeTimer(Timer):
+    """A timer that never rings by itself.
+
+    Attributes:
+        at_ns: what it is set to; 0 for never.
+        times: whatever it was set to.
+    """
+
+    def __init__(self) -> None:
+        self.at_ns = 0
+        self.times: list[int] = []
+        self.is_closed = False
+
+    def set(self, at_ns: int) -> None:
+        self.at_ns = at_ns
+        self.times.append(at_ns)
+
+    def lower(self) -> None:
+        self.at_ns = 0
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Words:

@@ -58,6 +58,8 @@ H200 with driver 580."""
 
 _NativeLaunch = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 
+_NativeQuery = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
 
 @attrs.frozen
 class Launched:
@@ -84,7 +86,8 @@ class FakeDriver:
         queues: what the environment said when the context was made.
         ending_captures: calls that ended what others were capturing.
         keeps_launches: False to count launches only.
-        tells_addresses: True to say where ``cuLaunchKernelEx`` is, for machine code.
+        tells_addresses: True to say where ``cuLaunchKernelEx`` and ``cuStreamQuery``
+            are, for machine code.
         values: the first argument of each launch from there.
     """
 
@@ -97,7 +100,12 @@ class FakeDriver:
         self.keeps_launches = True
         self.tells_addresses = False
         self.values: list[int] = []
-        self._native_launch = _NativeLaunch(self._launch_natively)
+        self._native: dict[bytes, Any] = {
+            b"cuLaunchKernelEx": _NativeLaunch(self._launch_natively),
+            b"cuStreamQuery": _NativeQuery(
+                lambda stream: int(self.cuStreamQuery(stream)[0])
+            ),
+        }
         self.mode = threading.local()
         self.ending_captures: list[str] = []
         self.shared_bytes = 0
@@ -282,8 +290,8 @@ class FakeDriver:
         return (f"code {int(code)}".encode(),)
 
     def _cuGetProcAddress(self, name: bytes, version: int, flags: int) -> Any:
-        assert (name, version, flags) == (b"cuLaunchKernelEx", 12000, 0)
-        address = ctypes.cast(self._native_launch, ctypes.c_void_p).value
+        assert (version, flags) == (12000, 0)
+        address = ctypes.cast(self._native[name], ctypes.c_void_p).value
         return (address, 0) if self.tells_addresses else (0, 1)
 
     def _launch_natively(

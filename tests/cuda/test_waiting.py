@@ -8,9 +8,27 @@ import pytest
 
 from accy_async.backends import StreamHandle
 from accy_async.backends.cuda import CudaBackend, waiting
+from accy_async.backends.cuda.scanner import NativeScanner
 from accy_async.backends.cuda.timeline import CudaTimeline
 from tests.cuda.fake import FakeDriver
 from tests.cuda.test_launching import prepare
+
+
+@pytest.fixture(params=["bindings", "machine code"])
+def driver(driver: FakeDriver, request: pytest.FixtureRequest) -> FakeDriver:
+    """One whose functions are called each way."""
+    driver.tells_addresses = request.param == "machine code"
+    return driver
+
+
+def ask_for(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, nanoseconds: int
+) -> None:
+    """Have it ask again for so long."""
+    monkeypatch.setattr(waiting, "QUICK_NS", nanoseconds)
+    scanner = backend._hub.scanner
+    assert isinstance(scanner, NativeScanner)
+    scanner._board.quick = nanoseconds
 
 
 def quick_stream(backend: CudaBackend) -> StreamHandle:
@@ -41,7 +59,7 @@ async def test_a_quick_wait_asks_again_for_a_moment(
     times: int,
 ) -> None:
     """A loop may take its turn in less time than the device its kernel."""
-    monkeypatch.setattr(waiting, "QUICK_NS", 10**12)
+    ask_for(backend, monkeypatch, 10**12)
     stream = quick_stream(backend)
     driver.answers["cuStreamQuery"] = [600] * times
     await backend.wait_stream(stream)
@@ -59,7 +77,7 @@ async def test_a_quick_wait_that_was_none_is_told_by_a_flag(
     code: int,
 ) -> None:
     """And so is the next one."""
-    monkeypatch.setattr(waiting, "QUICK_NS", 0)
+    ask_for(backend, monkeypatch, 0)
     stream = quick_stream(backend)
     driver.answers["cuStreamQuery"] = [600, code]
     await backend.wait_stream(stream)
@@ -80,3 +98,22 @@ async def test_a_wait_for_a_lent_stream_covers_what_others_submitted(
     backend.native_stream(stream)
     await backend.wait_stream(stream)
     assert driver.calls["cuStreamWriteValue64"] == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("was_asked", [False, True])
+async def test_a_quick_wait_goes_on_without_its_stream(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, was_asked: bool
+) -> None:
+    """It was destroyed during the turn: so it was idle then."""
+    stream = quick_stream(backend)
+    if was_asked:
+        await backend.wait_stream(stream)
+
+    class Destroying:
+        async def turn(self) -> None:
+            backend.destroy(stream)
+
+    monkeypatch.setattr(waiting, "current_bell", Destroying)
+    await backend.wait_stream(stream)
+    assert not backend.is_alive(stream)

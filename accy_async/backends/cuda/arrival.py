@@ -1,4 +1,8 @@
-"""How a task sleeps until a stream's word says what it waits for."""
+"""How a task sleeps until a stream's word says what it waits for.
+
+By the loop's alarm, shortly before an end that is known well; or until the hub wakes
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,63 +15,123 @@ from accy_async.backends.loops import Bell
 from accy_async.backends.pace import Pace
 
 if TYPE_CHECKING:
+    from accy_async.backends.alarm import Alarm
     from accy_async.backends.cuda.timeline import CudaTimeline
 
 __all__ = ["Arrival", "sleep"]
+
+_MOST_ALARMS = 64
+"""So many tasks of one loop sleep by its alarm; the next ones are left to the hub."""
+
+_FAR_NS = 20_000_000
+"""What is to come so late is looked for by the scanner meanwhile: it might come sooner,
+and the driver is to be asked now and then whether all is well."""
+
+_LEAST_SLEEP_NS = 50_000
+"""To sleep for less is not worth it."""
+
+_UNSEEN = (0, 0)
 
 
 class Arrival(Completion):
     """A sleeping wait. Times are monotonic, in nanoseconds.
 
     Attributes:
-        early_ns: when to wake it though it has not ended, to poll for the rest; 0 for
-            never.
         near_ns: when the scanner should begin to look hard,
         late_ns: and when to end that.
-        is_early: whether it was woken early.
+        looks_itself: an alarm wakes its task shortly before the end, and the scanner
+            has nothing to do.
     """
 
-    __slots__ = ("early_ns", "is_early", "late_ns", "near_ns")
+    __slots__ = ("late_ns", "looks_itself", "near_ns")
 
-    def __init__(self, bell: Bell, early_ns: int, near_ns: int, late_ns: int) -> None:
+    def __init__(
+        self, bell: Bell, near_ns: int, late_ns: int, *, looks_itself: bool = False
+    ) -> None:
         super().__init__(bell)
-        self.early_ns = early_ns
         self.near_ns = near_ns
         self.late_ns = late_ns
-        self.is_early = False
+        self.looks_itself = looks_itself
+
+    def rouse(self) -> None:
+        """Wake the task though the signal is not set; it can sleep again."""
+        with self._lock:
+            waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.bell.post(waiter)
 
 
 async def sleep(
     line: CudaTimeline, position: int, bell: Bell, begun: int, pace: Pace
-) -> int:
-    """Sleep until the hub wakes the task; when the end came, or 0 if nobody saw it.
+) -> tuple[int, int]:
+    """Sleep until the end; as `Awaited.sleep`.
 
-    Where it is known well enough beforehand, the loop is rung so much earlier as it
-    takes to be up, and the task polls for the rest.
+    Where it is known well enough beforehand the task sees to it itself; if not, or if
+    it did not come then, the hub wakes the task.
     """
-    hub, early = line.hub, 0
+    if pace.is_steady and line.can_poll:
+        alarm = bell.alarm
+        if alarm is not None and len(alarm) < _MOST_ALARMS:
+            sighting = await _doze(line, position, alarm, bell, begun, pace)
+            if line.completed >= position:
+                return sighting
     near, late = (begun + offset for offset in pace.window)
-    if pace.is_steady:
-        early = begun + pace.earliest - hub.lag_of(bell).allowance
-    if 0 < early <= monotonic_ns():  # it is not worth going to sleep
-        early = 0
-        await poll(line, position, bell, begun + pace.latest)
+    sighting = _UNSEEN
     while line.completed < position:
-        arrival = Arrival(bell, early, near, late)
+        arrival = Arrival(bell, near, late)
         line.watch(position, arrival)
         try:
             await arrival.wait()
         except BaseException:
             line.unwatch(arrival)
             raise
+        sighting = _sighting(line, begun)
+        near, late = 0, monotonic_ns()
+    return sighting
+
+
+async def _doze(
+    line: CudaTimeline,
+    position: int,
+    alarm: Alarm,
+    bell: Bell,
+    begun: int,
+    pace: Pace,
+) -> tuple[int, int]:
+    """Sleep until shortly before the end, then poll until it should have come.
+
+    Returns:
+        When it was seen not to be there last, and when to be, if it came.
+    """
+    now, lag = monotonic_ns(), alarm.lag
+    target, until = begun + pace.earliest, begun + pace.latest
+    at = target - lag.allowance
+    if at - now < _LEAST_SLEEP_NS:
+        await poll(line, position, bell, until)
         now = monotonic_ns()
-        if arrival.is_early:
-            hub.lag_of(bell).learn(now - early)
-            if line.completed >= position:
-                pace.shorten(hub.lag_of(bell).allowance >> 4)  # up too late to see it
-                return 0
-            await poll(line, position, bell, begun + pace.latest)
-        elif begun < hub.scanner.reached_ns(line.slot) < now:
-            return hub.scanner.reached_ns(line.slot)
-        early, near, late = 0, 0, monotonic_ns()
-    return monotonic_ns()
+        return now, now
+    arrival = Arrival(bell, until, until, looks_itself=target - now <= _FAR_NS)
+    line.watch(position, arrival)
+    entry = alarm.call_at(at, arrival.rouse)
+    try:
+        await arrival.wait()
+        if arrival.is_set:
+            return _sighting(line, begun)
+        now = monotonic_ns()
+        lag.learn(now - at)
+        if line.completed >= position:
+            if now < target:
+                pace.overlook()
+            return _UNSEEN
+        await poll(line, position, bell, until)
+        now = monotonic_ns()
+        return now, now
+    finally:
+        alarm.cancel(entry)
+        line.unwatch(arrival)
+
+
+def _sighting(line: CudaTimeline, begun: int) -> tuple[int, int]:
+    """When the scanner looked in vain last, and when not, if that was since then."""
+    unseen, seen = line.hub.scanner.sighting(line.slot)
+    return (unseen, seen) if begun < seen < monotonic_ns() else _UNSEEN

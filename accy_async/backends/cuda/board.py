@@ -11,13 +11,18 @@ from __future__ import annotations
 import ctypes
 from typing import ClassVar
 
-__all__ = ["IDLE", "NO_BELL", "Board", "Slot"]
+__all__ = ["BUSY", "IDLE", "NO_BELL", "Board", "Slot"]
 
 IDLE = 2**64 - 1
 """What a slot awaits where nobody waits: no word ever reaches it."""
 
 NO_BELL = -1
 """The bell of what Python itself has to see to."""
+
+
+BUSY = 600
+"""What the driver answers of a stream that is not done: CUDA_ERROR_NOT_READY (CUDA
+Driver API, enum CUresult)."""
 
 
 class _Layout(ctypes.Structure):
@@ -40,10 +45,10 @@ class Slot(_Layout):
 
     _fields_ = (
         ("awaited", ctypes.c_uint64),  # or IDLE
-        ("early", ctypes.c_int64),  # when to ring though it is not reached; 0 for never
         ("near", ctypes.c_int64),  # from then on it is looked for without a pause
         ("late", ctypes.c_int64),  # and from then on with growing pauses
         ("reached", ctypes.c_int64),  # when the scanner saw the last one reached
+        ("unreached", ctypes.c_int64),  # and when it had looked before that
         ("bell", ctypes.c_int32),  # a descriptor, or NO_BELL
         ("_unused", ctypes.c_uint8 * 20),
     )
@@ -67,9 +72,11 @@ class Board(_Layout):
         ("syscall", ctypes.c_uint64),
         ("clock_gettime", ctypes.c_uint64),
         ("looks", ctypes.c_uint64),  # how often the scanner looked at all slots
+        ("looked", ctypes.c_int64),  # when it did last
         ("furthest", ctypes.c_int64),  # sleep, in nanoseconds
         ("longest", ctypes.c_int64),  # sleep once a slot is late
         ("shortest", ctypes.c_int64),  # sleep; below, it reads on
-        ("_unused", ctypes.c_uint8 * 40),
+        ("quick", ctypes.c_int64),  # how long to ask the driver again and again
+        ("_unused", ctypes.c_uint8 * 24),
         ("slots", Slot * 0),
     )

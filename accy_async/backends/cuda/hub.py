@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from accy_async.backends.cuda.board import NO_BELL
 from accy_async.backends.cuda.scanner import Found, open_scanner
-from accy_async.backends.pace import Lag, Paces
+from accy_async.backends.pace import Paces
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.timeline import CudaTimeline
@@ -65,7 +65,6 @@ class Hub:
         self._doors: dict[Bell, _Door] = {}
         self._own: set[CudaTimeline] = set()
         self._ended: deque[_Door] = deque()
-        self._lags: weakref.WeakKeyDictionary[Bell, Lag] = weakref.WeakKeyDictionary()
         self._work: SimpleQueue[Found] = SimpleQueue()
         self._has_threads = False
         self._is_closed = False
@@ -94,7 +93,7 @@ class Hub:
                 line.armed = line.bell = None
                 self.scanner.disarm(line.slot)
             return
-        position, bell, early, near, late = demand
+        position, bell, near, late = demand
         line.armed, line.bell = position, bell
         door = None if bell is None else self._door(bell)
         if door is None:
@@ -102,9 +101,7 @@ class Hub:
         else:
             door.lines.add(line)
         descriptor = NO_BELL if door is None else door.descriptor
-        self.scanner.arm(
-            line.slot, position, near, late, descriptor, 0 if door is None else early
-        )
+        self.scanner.arm(line.slot, position, near, late, descriptor)
         if not self._has_threads:
             self._has_threads = True
             for name, target in (("scanner", self._scan), ("hub", self._serve)):
@@ -148,9 +145,7 @@ class Hub:
         return door
 
     def serve(self, lines: list[CudaTimeline]) -> bool:
-        """Wake who waits for what these streams have reached, or will soon.
-
-        On any thread, but only where its loop was rung for what is not reached.
+        """Wake who waits for what these streams have reached; any thread.
 
         Returns:
             True if any has reached what was awaited.
@@ -160,19 +155,8 @@ class Hub:
             if line.has_reached_target:
                 has_reached = True
                 line.poll()
-            elif self.scanner.is_idle(line.slot):
-                line.wake_early()
-            else:
-                continue
-            self.expect(line)
+                self.expect(line)
         return has_reached
-
-    def lag_of(self, bell: Bell) -> Lag:
-        """How long a loop takes to be up after it was rung."""
-        lag = self._lags.get(bell)
-        if lag is None:
-            lag = self._lags[bell] = Lag()
-        return lag
 
     def lines_of(self, door: _Door) -> list[CudaTimeline]:
         """The streams that are awaited on a loop."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.geometry import allow_geometry
 from accy_async.backends.cuda.objects import CudaStream, LaunchArguments
-from accy_async.backends.cuda.thunks import launch_address, launch_thunk
+from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.launcher import Launcher
 from accy_async.backends.resources import Resource, Use
@@ -207,7 +207,7 @@ class CudaLaunching(Backend):
         """What makes the driver's call; returns its code."""
         config, function, pointer = packed.config, packed.function, packed.pointer
         if self._launch_address is not None:
-            thunk = launch_thunk(
+            thunk = make_thunk(
                 self._launch_address,
                 config.getPtr(),
                 int(function),
@@ -222,7 +222,9 @@ class CudaLaunching(Backend):
     @cached_property
     def _launch_address(self) -> int | None:
         """Where the driver's function is; None where the bindings' is to be called."""
-        return None if self.is_debugging else launch_address(self._driver)
+        if self.is_debugging:
+            return None
+        return address_of(self._driver, "cuLaunchKernelEx")
 
     def exchange_buffer(
         self, launcher: CudaLauncher, index: int, binding: BufferBinding

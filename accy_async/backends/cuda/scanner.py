@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -28,6 +29,8 @@ from accy_async.artifact.native.image import MachineImage
 from accy_async.artifact.native.memory import map_image
 from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, Slot
 from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
+from accy_async.backends.cuda.thunks import make_thunk
+from accy_async.backends.pace import QUICK_NS
 from accy_async.errors import OutOfMemory, RuntimeUnavailable
 
 __all__ = ["Found", "NativeScanner", "PlainScanner", "Scanner", "open_scanner"]
@@ -67,13 +70,7 @@ class Scanner(ABC):
 
     @abstractmethod
     def arm(
-        self,
-        index: int,
-        awaited: int,
-        near_ns: int,
-        late_ns: int,
-        bell: int,
-        early_ns: int = 0,
+        self, index: int, awaited: int, near_ns: int, late_ns: int, bell: int
     ) -> None:
         """Have the bell rung once, when a word has reached a value; any thread.
 
@@ -85,21 +82,22 @@ class Scanner(ABC):
             late_ns: and from then on with pauses that grow.
             bell: the descriptor that eight bytes are written to; `NO_BELL` has the
                 scan return instead.
-            early_ns: from then on ring even if the value is not reached, which ends
-                the watch as well; 0 for never.
         """
-
-    @abstractmethod
-    def is_idle(self, index: int) -> bool:
-        """True where nothing is awaited (any more)."""
 
     def disarm(self, index: int) -> None:
         """Await nothing any more; a ring that is under way still comes."""
         self.arm(index, IDLE, 0, 0, NO_BELL)
 
     @abstractmethod
+    def sighting(self, index: int) -> tuple[int, int]:
+        """When it had looked last before, and when it saw the value awaited last.
+
+        Zeros where none was there yet.
+        """
+
     def reached_ns(self, index: int) -> int:
         """When the value awaited last was seen to be there; 0 where none was yet."""
+        return self.sighting(index)[1]
 
     def begin(self) -> None:  # noqa: B027 - only one has something to prepare
         """Prepare the thread that will scan."""
@@ -122,6 +120,20 @@ class Scanner(ABC):
     @abstractmethod
     def end(self) -> None:
         """Have no word read any more once this returns; any thread, idempotent."""
+
+    def asking(self, query: int, stream: int) -> Callable[[], int] | None:
+        """What asks the driver about a stream, again and again for `QUICK_NS`.
+
+        Args:
+            query: the address of ``cuStreamQuery``.
+            stream: the stream.
+
+        Returns:
+            A function that returns the driver's last answer, at once if it is not
+            `BUSY`; without the interpreter lock meanwhile. None where machine code
+            cannot run.
+        """
+        return None
 
     @abstractmethod
     def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
@@ -169,11 +181,12 @@ class _Functions:
         # Those that keep the interpreter lock return within microseconds.
         held = ctypes.PYFUNCTYPE
         self.kick: Any = held(None, pointer)(base + entries["kick"])
-        self.arm: Any = held(None, pointer, u64, u64, i64, i64, i64, i32)(
+        self.arm: Any = held(None, pointer, u64, u64, i64, i64, i32)(
             base + entries["arm"]
         )
         self.end: Any = held(i32, pointer)(base + entries["end"])
         self.spin: Any = held(i32, pointer, pointer, u64, i64)(base + entries["spin"])
+        self.ask = base + entries["ask"]
         self.scan: Any = ctypes.CFUNCTYPE(i32, pointer, i64)(base + entries["scan"])
         libc = ctypes.CDLL(None)
         self.callees = {
@@ -209,6 +222,7 @@ class NativeScanner(Scanner):
         board.words = words
         board.furthest, board.longest = _FURTHEST_NS, _LONGEST_NS
         board.shortest = _SHORTEST_NS
+        board.quick = QUICK_NS
         for name, address in functions.callees.items():
             setattr(board, name, address)
         self._address = ctypes.addressof(board)
@@ -221,23 +235,18 @@ class NativeScanner(Scanner):
         return int(self._board.looks)
 
     def arm(
-        self,
-        index: int,
-        awaited: int,
-        near_ns: int,
-        late_ns: int,
-        bell: int,
-        early_ns: int = 0,
+        self, index: int, awaited: int, near_ns: int, late_ns: int, bell: int
     ) -> None:
         if index >= self._board.slot_count:
             self._board.slot_count = index + 1
-        self._arm(self._address, index, awaited, early_ns, near_ns, late_ns, bell)
+        self._arm(self._address, index, awaited, near_ns, late_ns, bell)
 
-    def is_idle(self, index: int) -> bool:
-        return bool(self._slots[index].awaited == IDLE)
+    def disarm(self, index: int) -> None:
+        self._slots[index].awaited = IDLE  # no reason to wake up
 
-    def reached_ns(self, index: int) -> int:
-        return int(self._slots[index].reached)
+    def sighting(self, index: int) -> tuple[int, int]:
+        slot = self._slots[index]
+        return int(slot.unreached), int(slot.reached)
 
     def begin(self) -> None:
         # PR_SET_TIMERSLACK: pauses end when they should, not up to 50 us later.
@@ -257,6 +266,9 @@ class NativeScanner(Scanner):
         while self._native.end(self._address):
             time.sleep(20e-6)
 
+    def asking(self, query: int, stream: int) -> Callable[[], int] | None:
+        return make_thunk(self._native.ask, self._address, stream, query, self._board)
+
     def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
         return bool(self._spin(self._address, word, awaited, limit_ns))
 
@@ -267,8 +279,9 @@ class PlainScanner(Scanner):
     def __init__(self, words: int, count: int) -> None:
         super().__init__(words, count)
         self._values = (ctypes.c_uint64 * count).from_address(words)
-        self._slots: dict[int, tuple[int, int, int, int, int]] = {}
-        self._reached: dict[int, int] = {}
+        self._slots: dict[int, tuple[int, int, int, int]] = {}
+        self._sightings: dict[int, tuple[int, int]] = {}
+        self._looked = 0
         # Its put may interrupt anything, a finalizer in the middle of it included.
         self._kicks: SimpleQueue[None] = SimpleQueue()
         self._is_interrupted = False
@@ -276,25 +289,16 @@ class PlainScanner(Scanner):
         self._is_looking = False
 
     def arm(
-        self,
-        index: int,
-        awaited: int,
-        near_ns: int,
-        late_ns: int,
-        bell: int,
-        early_ns: int = 0,
+        self, index: int, awaited: int, near_ns: int, late_ns: int, bell: int
     ) -> None:
         if awaited == IDLE:
             self._slots.pop(index, None)
             return
-        self._slots[index] = (awaited, early_ns, near_ns, late_ns, bell)
+        self._slots[index] = (awaited, near_ns, late_ns, bell)
         self._kicks.put(None)
 
-    def is_idle(self, index: int) -> bool:
-        return index not in self._slots
-
-    def reached_ns(self, index: int) -> int:
-        return self._reached.get(index, 0)
+    def sighting(self, index: int) -> tuple[int, int]:
+        return self._sightings.get(index, (0, 0))
 
     def scan(self, timeout_ns: int) -> Found:
         deadline = time.monotonic_ns() + timeout_ns
@@ -341,24 +345,23 @@ class PlainScanner(Scanner):
         """Ring for what was reached: whether some of it has no bell, and when next."""
         is_ours = False
         bells = set()
-        now = time.monotonic_ns()
+        before, now = self._looked, time.monotonic_ns()
+        self._looked = now
         soonest = now + _FURTHEST_NS
         for index, slot in list(self._slots.items()):
             if self._has_ended:  # since the scan saw that it had not
                 break
-            awaited, early, near, late, bell = slot
-            is_reached = self._values[index] >= awaited
-            if is_reached or 0 < early <= now:
-                if is_reached:
-                    self._reached[index] = now
+            awaited, near, late, bell = slot
+            if self._values[index] >= awaited:
+                self._sightings[index] = before, now
                 if self._slots.get(index) is slot:
                     self._slots.pop(index, None)
                 if bell == NO_BELL:
                     is_ours = True
                 else:
                     bells.add(bell)
-            elif early or now < near:
-                soonest = min(soonest, early or near)
+            elif now < near:
+                soonest = min(soonest, near)
             else:
                 overdue = max(0, now - late >> Board.OVERDUE_SHIFT)
                 soonest = min(soonest, now + min(overdue, _LONGEST_NS))

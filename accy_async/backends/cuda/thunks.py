@@ -1,11 +1,12 @@
-"""Functions of no arguments that make one launch each, in machine code.
+"""Functions of no arguments that make one call each, in machine code.
 
 A call through the bindings converts four arguments and makes an object of the answer,
 which takes some 0.3 us of the interpreter. A launch that is made again and again has
 the same four each time. So it gets a *thunk*: a few instructions that load them from a
 *record* in memory and jump to ``cuLaunchKernelEx``, and that ctypes calls in a third of
 the time, as there is nothing to convert. Both release the interpreter lock meanwhile:
-where a stream's queue is full, the driver waits.
+where a stream's queue is full, the driver waits. Other calls that are made again and
+again with the same three arguments or fewer get one likewise.
 
 Thunks come by the page, with their records, and a page is never given back: what is
 not needed any more is used again. No memory is writable and executable at once.
@@ -29,7 +30,7 @@ from accy_async.artifact.native.image import MachineImage
 from accy_async.artifact.native.memory import map_image
 from accy_async.errors import OutOfMemory, RuntimeUnavailable
 
-__all__ = ["Record", "launch_address", "launch_thunk", "thunk_code"]
+__all__ = ["Record", "address_of", "make_thunk", "thunk_code"]
 
 _PER_PAGE = 64
 
@@ -37,12 +38,12 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
 class Record(ctypes.Structure):
-    """What a thunk loads: three of the arguments (the fourth is 0), and the callee."""
+    """What a thunk loads: three arguments (the fourth is 0), and the callee."""
 
     _fields_ = (
-        ("config", ctypes.c_uint64),
-        ("function", ctypes.c_uint64),
-        ("arguments", ctypes.c_uint64),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+        ("third", ctypes.c_uint64),
         ("callee", ctypes.c_uint64),
     )
 
@@ -146,23 +147,23 @@ class _Loan:
         _PAGES.free.append(self._thunk)
 
 
-def launch_address(driver: Any) -> int | None:  # noqa: ANN401 - bindings are untyped
-    """Where the driver's ``cuLaunchKernelEx`` is; None where it does not say."""
-    answer = driver.cuGetProcAddress(b"cuLaunchKernelEx", 12000, 0)
+def address_of(driver: Any, name: str) -> int | None:  # noqa: ANN401 - untyped
+    """Where a function of the driver's is; None where it does not say."""
+    answer = driver.cuGetProcAddress(name.encode(), 12000, 0)
     return int(answer[1]) or None if answer[0] == 0 and len(answer) > 1 else None
 
 
-def launch_thunk(
-    callee: int, config: int, function: int, arguments: int, keep: object
+def make_thunk(
+    callee: int, first: int, second: int, third: int, keep: object
 ) -> Callable[[], int] | None:
-    """What makes one launch whenever it is called, and returns the driver's code.
+    """What calls a function with three arguments, and returns its answer.
 
     Args:
-        callee: the address of ``cuLaunchKernelEx``.
-        config: that of the ``CUlaunchConfig``.
-        function: the kernel.
-        arguments: the address of the arguments' addresses.
-        keep: whose memory all that is; kept alive with the function.
+        callee: the address of the function; its fourth argument is 0, if it has one.
+        first: what it is called with,
+        second: next,
+        third: and last.
+        keep: whose memory they are the addresses of; kept alive with the thunk.
 
     Returns:
         None where this system cannot run thunks.
@@ -172,8 +173,8 @@ def launch_thunk(
     except (RuntimeUnavailable, OutOfMemory):
         return None
     address, record = thunk
-    record.config, record.function = config, function
-    record.arguments, record.callee = arguments, callee
+    record.first, record.second, record.third = first, second, third
+    record.callee = callee
     call: Any = _Function(address)
     call.loan = _Loan(thunk, keep)
     return call  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from accy_async.backends.arrival import MOST_POLLERS, arrive
+from accy_async.backends.arrival import arrive
 from accy_async.backends.completion import Completion
 from accy_async.backends.cuda.arrival import Arrival, sleep
 from accy_async.backends.journal import JOURNAL_MASK, Journal, Label
@@ -59,6 +59,8 @@ class CudaTimeline(Timeline):
         word_address: where the word is.
         journal: what was submitted last, to tell waits of different lengths apart.
         is_quick: whether the last wait ended within a turn of its loop, or soon after.
+        ask: asks the driver again and again for a moment, and returns its last answer;
+            None until somebody needs it. The backend's.
         armed: the position that the hub watches for; the hub's.
         bell: whose loop is rung then; the hub's.
     """
@@ -74,6 +76,7 @@ class CudaTimeline(Timeline):
         "_query",
         "_word",
         "armed",
+        "ask",
         "bell",
         "hub",
         "is_detached",
@@ -105,6 +108,7 @@ class CudaTimeline(Timeline):
         self._completed = 0
         self._flagged = 0
         self.is_quick = False
+        self.ask: Callable[[], int] | None = None
         self._finishers: deque[_Finisher] = deque()
         self._long_finishers = 0
         self._finishing = threading.Lock()
@@ -201,7 +205,8 @@ class CudaTimeline(Timeline):
         """`complete`, where nobody else has to be told; else False, and nothing is."""
         if self._finishers or self._waiters:
             return False
-        self._completed = max(self._completed, position)
+        if position > self._completed:
+            self._completed = position
         return True
 
     def detach(self) -> None:
@@ -220,50 +225,35 @@ class CudaTimeline(Timeline):
         """Read the word and wake who waits for what it says."""
         self.complete(self._word.value)
 
-    def demand(self) -> tuple[int, Bell | None, int, int, int] | None:
+    def demand(self) -> tuple[int, Bell | None, int, int] | None:
         """What the hub is to watch for; None if there is nothing.
 
         Returns:
             The position, the bell to ring, if ringing one is all there is to do, and
-            the times of an `Arrival`.
+            from when to when it is expected.
         """
         with self._lock:
-            if not self._waiters:
-                if not self._finishers:
+            watched = {
+                one: at for one, at in self._waiters.items() if not one.looks_itself
+            }
+            if not watched:
+                if not self._finishers or self._is_covered():
                     return None
                 # The last one: until somebody asks, they can be done together.
                 first = self._finishers[0] if self._long_finishers else None
                 position = (first or self._finishers[-1])[0]
-                return position, None, 0, 0, monotonic_ns()
-            completion, position = self._first()
+                return position, None, 0, monotonic_ns()
+            completion, position = min(watched.items(), key=_position)
             bell = completion.bell
-            if bell is not None and len(self._waiters) > 1:
-                bell = self._common_bell()
-            early, near, late = 0, 0, monotonic_ns()
+            if bell is not None and len(watched) > 1:
+                bells = {one.bell for one in watched}
+                bell = bell if len(bells) == 1 else None
+            near, late = 0, monotonic_ns()
             if isinstance(completion, Arrival):
-                early, near = completion.early_ns, completion.near_ns
-                late = completion.late_ns
+                near, late = completion.near_ns, completion.late_ns
             if self._long_finishers:
-                return min(position, self._finishers[0][0]), None, 0, near, late
-            return position, bell, early, near, late
-
-    def wake_early(self) -> None:
-        """Wake who waits for the earliest position, to poll for the rest of it.
-
-        Unless enough of its loop's tasks do that already: then it sleeps on.
-        """
-        with self._lock:
-            if not self._waiters:
-                return
-            completion, _ = self._first()
-            if not isinstance(completion, Arrival):
-                return
-            completion.early_ns = 0  # once only
-            if completion.bell is None or completion.bell.pollers >= MOST_POLLERS:
-                return
-            del self._waiters[completion]
-            completion.is_early = True
-        completion.set()
+                return min(position, self._finishers[0][0]), None, near, late
+            return position, bell, near, late
 
     def watch(self, position: int, completion: Completion) -> None:
         """Have the signal set once every operation up to ``position`` has ended."""
@@ -274,14 +264,18 @@ class CudaTimeline(Timeline):
                 if not is_lost:
                     self._waiters[completion] = position
             if not is_lost:
-                self.hub.expect_also(self, position, completion.bell)
+                if not completion.looks_itself:
+                    self.hub.expect_also(self, position, completion.bell)
                 return
         completion.set()
 
     def unwatch(self, completion: Completion) -> None:
         """Forget a signal given to `watch`."""
         super().unwatch(completion)
-        if not self._waiters and not self._finishers and self.armed is not None:
+        if self._finishers:
+            if completion.looks_itself:
+                self.hub.expect(self)  # what it would have seen to
+        elif not self._waiters and self.armed is not None:
             self.hub.expect(self)
 
     def lose(self, error: DeviceError) -> None:
@@ -317,20 +311,20 @@ class CudaTimeline(Timeline):
         """Read the word until it has the position, no longer than that."""
         self.hub.scanner.spin(self.word_address, position, limit_ns)
 
-    async def sleep(self, position: int, bell: Bell, begun: int, pace: Pace) -> int:
-        """Sleep until the position is reached; when that was, as `arrival.sleep`."""
+    async def sleep(
+        self, position: int, bell: Bell, begun: int, pace: Pace
+    ) -> tuple[int, int]:
+        """Sleep until the position is reached; as `Awaited.sleep`."""
         return await sleep(self, position, bell, begun, pace)
 
     # Within
 
-    def _first(self) -> tuple[Completion, int]:
-        """Who waits for the earliest position; under the lock."""
-        return min(self._waiters.items(), key=_position)
-
-    def _common_bell(self) -> Bell | None:
-        """The bell of all who wait; None where they have several, or unknown ones."""
-        bells = {completion.bell for completion in self._waiters}
-        return bells.pop() if len(bells) == 1 else None
+    def _is_covered(self) -> bool:
+        """Whether a waiter looks itself, and so sees to every finisher; locked."""
+        if self._long_finishers:
+            return False
+        last = self._finishers[-1][0]
+        return any(at >= last for at in self._waiters.values())
 
     def _wake(self, reached: int) -> None:
         with self._lock:

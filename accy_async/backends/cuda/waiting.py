@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property, partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from accy_async.backends.base import Backend
+from accy_async.backends.cuda.board import BUSY
 from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.objects import CudaStream
+from accy_async.backends.cuda.thunks import address_of
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.loops import current_bell
 from accy_async.backends.pace import QUICK_NS
@@ -24,9 +28,6 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import StreamHandle
 
 __all__ = ["CudaWaiting"]
-
-_NOT_READY = 600
-"""CUDA_ERROR_NOT_READY: CUDA Driver API, enum CUresult."""
 
 _CAPTURING = range(900, 908)
 """What is asked of a stream whose work another library is recording."""
@@ -71,6 +72,7 @@ class CudaWaiting(Backend):
     def _close_stream(self, stream: CudaStream) -> None:
         """Forget a stream that is idle, and destroy it if it is ours."""
         line = stream.flags
+        line.ask = None
         line.detach()
         self._natives.pop(line, None)
         stream.keeper = None
@@ -85,45 +87,76 @@ class CudaWaiting(Backend):
         Behind work that ends within a turn of the loop, or soon after, no flag is
         submitted: to ask the driver then costs less than a flag before it.
         """
-        self._check("wait_stream")
-        state = self._stream(stream)
+        if self._is_closed or self._is_forked or self._lost is not None:
+            self._check("wait_stream")  # says which
+        state: CudaStream = self._stream(stream)  # type: ignore[assignment]
+        line = state.flags
+        position = line.submitted
         if state.is_lent or state.is_borrowed:  # what others submit has no position yet
             await super().wait_stream(stream)
             return
-        line = cast("CudaTimeline", state.timeline)
-        position, was_quick = line.submitted, line.is_quick
-        if await self.ends_soon(stream):
+        if not line.is_quick or line.has_failed:
+            await self._wait_mark(Mark(line, position))
             return
-        await self._wait_mark(Mark(line, position))
-        if was_quick:
+        await current_bell().turn()
+        if not self._has_ended(line, position):
+            await self._wait_mark(Mark(line, position))
             line.is_quick = False  # whatever this wait took, which began late
 
     async def ends_soon(self, stream: StreamHandle) -> bool:
         """As the contract says; see `Waits.ends_soon`."""
-        state = self._stream(stream)
-        line = cast("CudaTimeline", state.timeline)
+        state: CudaStream = self._stream(stream)  # type: ignore[assignment]
+        line = state.flags
         if not line.is_quick or line.has_failed or state.is_lent or state.is_borrowed:
             return False
         position = line.submitted
         await current_bell().turn()
-        if self._has_ended(line, position) and line.complete_unwatched(position):
-            self._discard_abandoned()
-            self._table.sweep()
-            return True
-        return False
+        return self._has_ended(line, position)
 
     def _has_ended(self, line: CudaTimeline, position: int) -> bool:
         """Ask the driver for a moment whether a stream has come to its end there."""
-        native, until = self._natives.get(line), 0
-        while native is not None and line.submitted == position:
+        if line.submitted != position:
+            return False
+        ask = line.ask or self._asking(line)
+        if ask() != 0 or not line.complete_unwatched(position):
+            return False
+        if self._abandoned:
+            self._discard_abandoned()
+        self._table.sweep()
+        return True
+
+    def _asking(self, line: CudaTimeline) -> Callable[[], int]:
+        """What asks the driver for a moment whether a stream is done: 0 if it is.
+
+        A stream that is being asked is not destroyed meanwhile, as it is not idle, or
+        is found to be so by the very next question.
+        """
+        native = self._natives.get(line)
+        if native is None:
+            return lambda: BUSY
+        if self._query_address is not None:
+            asking = self._hub.scanner.asking(self._query_address, int(native))
+            if asking is not None:
+                line.ask = asking
+                return asking
+        return partial(self._ask_again, native)
+
+    def _ask_again(self, native: Any) -> int:  # noqa: ANN401 - bindings
+        """The same without machine code."""
+        until = 0
+        while True:
             (result,) = self._ask(native)
-            if result != _NOT_READY:
-                return bool(result == 0)
+            if result != BUSY:
+                return int(result)
             now = monotonic_ns()
             until = until or now + QUICK_NS
             if now >= until:
-                return False
-        return False
+                return BUSY
+
+    @cached_property
+    def _query_address(self) -> int | None:
+        """Where the driver's function is; None where the bindings' is to be called."""
+        return None if self.is_debugging else address_of(self._driver, "cuStreamQuery")
 
     def _flag(self, line: CudaTimeline, position: int) -> None:
         """Have the stream write its position into its word."""
@@ -150,7 +183,7 @@ class CudaWaiting(Backend):
         code = int(result)
         if code == 0:
             return True
-        if code != _NOT_READY and code not in _CAPTURING:
+        if code != BUSY and code not in _CAPTURING:
             error = self._context.error(result, "cuStreamQuery")
             if code not in STICKY_CODES:
                 if not isinstance(error, DeviceError):

@@ -161,8 +161,10 @@ class VulkanTimeline(Timeline):
             if monotonic_ns() >= until:
                 return
 
-    async def sleep(self, position: int, bell: Bell, begun: int, pace: Pace) -> int:
-        """Sleep until the position is reached; when that was."""
+    async def sleep(
+        self, position: int, bell: Bell, begun: int, pace: Pace
+    ) -> tuple[int, int]:
+        """Sleep until the position is reached; as `Awaited.sleep`."""
         completion = Completion(bell)
         self.watch(position, completion)
         try:
@@ -170,7 +172,8 @@ class VulkanTimeline(Timeline):
         except BaseException:
             self.unwatch(completion)
             raise
-        return monotonic_ns()
+        now = monotonic_ns()
+        return now, now
 
     def _look(self) -> bool:
         stream = self.stream
