@@ -48,6 +48,7 @@ ROUNDS = 9
 SPAN_S = 60.0
 """A table is cut short after that many rounds' time, and says so."""
 
+_NARROW = (DType.F16, DType.BF16)
 TINY = 8
 CALLS = 200
 
@@ -64,8 +65,8 @@ async def _ours(
     program = trace_program(case.make(tensor), *case.types)
     options = FragmentCompilerOptions(
         math_tier=tier,
-        # PTX has no products of f16; CUDA C++ has.
-        artifact_format="cuda_cubin" if case.dtype is DType.F16 else None,
+        # Tensor cores are used from CUDA C++.
+        artifact_format="cuda_cubin" if case.dtype in _NARROW else None,
     )
     fragment = await session.load_fragment(program, options=options)
     arrays = case.arguments()
