@@ -82,7 +82,8 @@ class ScheduleFamily(str, Enum):
     """Kernels that one kind of schedule lays out."""
 
     MATRIX_PRODUCT = "matrix_product"
-    """Extents m, n, k, batch; the choice is threads along x and y."""
+    """Extents m, n, k, batch; the choice is threads along x and y, or the six numbers
+    of a tile for tensor cores."""
 
     SCAN = "generated_scan"
     """Extents lines, elements of a line."""
