@@ -1,10 +1,10 @@
 """One scan on one GPU, against the same split over two.
 
-Each GPU adds up the tiles of its half, and scans the tiles' sums. Then the sum of the
-first half goes to the second GPU, by way of the host: four bytes. There it is added to
-the sums of the tiles, and in the end to the first tile, which has none before it. The
-last stage, which scans each tile onto what came before it, is the same as in one scan.
-So a half takes half, but for two small kernels and one round trip.
+Each GPU adds up the tiles of its half, scans their sums, and scans each tile onto what
+came before it. The second's half has a tile of zeros before it, whose sum is replaced
+by the sum of the first half: one number, that goes from GPU to GPU as soon as it is
+there, while neither waits for the host. So a half takes half, but for two small kernels
+and one small copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from accy_async import (
 )
 from accy_async.compiler.kernels import SCAN_TILE
 from accy_async.compiler.kernels.catalogue import library_registry
-from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
+from accy_async.graph import GraphBuffer, LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.options import LaunchOptions
 from benchmarks.gpu.tables import Target, show
 from benchmarks.multigpu.parts import FORMAT, NAMES, rows_of, seconds
@@ -57,108 +57,83 @@ class Scan:
 
     Attributes:
         session: whose arrays they are.
-        before: the plan up to the tiles' sums; of one part all of it.
-        after: the rest, with the first part's sum as its runtime scalar; None for one
-            part.
-        arrays: what the plans are bound to, by the slots' names.
-        results: the parts' results, in order.
+        plan: all of it, on all the devices.
+        arrays: what the plan is bound to, by the slots' names.
+        results: the parts' results, in order; the second's has a tile before it.
     """
 
     session: MultiSession
-    before: LaunchGraphPlan
-    after: LaunchGraphPlan | None
+    plan: LaunchGraphPlan
     arrays: dict[str, DeviceArray]
     results: tuple[DeviceArray, ...]
 
     async def run(self) -> None:
         """Scan everything, and wait for it."""
-        await self._run(self.before, LaunchOptions(lowering="never"))
-        if self.after is not None:
-            scalars = (ScalarArgument.of(DTYPE, await self._first_sum()),)
-            options = LaunchOptions(lowering="never", runtime_scalars=scalars)
-            await self._run(self.after, options)
-
-    async def _run(self, plan: LaunchGraphPlan, options: LaunchOptions) -> None:
-        given = {slot.name: self.arrays[slot.name] for slot in plan.slots}
-        await self.session.run(plan, given, options)
-
-    async def _first_sum(self) -> int:
-        """The sum of the first part: four bytes of the device's."""
-        backend, sums = self.session.on(0).backend, self.arrays["bases0"]
-        last = np.zeros(1, DTYPE.numpy)
-        at = sums.byte_size - last.nbytes
-        backend.read_buffer(sums.handle, last, offset_bytes=at)
-        await backend.wait_default_stream()
-        return int(last[0])
+        await self.session.run(self.plan, self.arrays, LaunchOptions(lowering="never"))
 
 
 async def open_scan(
     session: MultiSession, devices: Sequence[str], format: ArtifactFormat, length: int
 ) -> Scan:
-    """The arrays and the plans of a scan over these devices, in equal parts."""
-    part = length // len(devices)
-    tiles = -(-part // SCAN_TILE)
-    sizes = {"x": part, "out": part, "sums": tiles, "bases": tiles}
-    sizes["ones"] = max(tiles, SCAN_TILE)
-    one = np.ones(1, DTYPE.numpy).tobytes()
+    """The arrays and the plan of a scan over these devices, in equal parts."""
+    plan = _plan(format, devices, length // len(devices))
     arrays = {}
-    for number, device in enumerate(devices):
-        backend = session.on(device).backend
-        for name, size in sizes.items():
-            array = session.allocate(size, DTYPE, device=device)
-            arrays[f"{name}{number}"] = array
-            if name in ("x", "ones"):
-                backend.fill_buffer(array.handle, one)
-        await backend.wait_default_stream()
-    before, after = _plans(format, devices, part)
+    one = np.ones(1, DTYPE.numpy).tobytes()
+    for slot in plan.slots:
+        number = int(slot.name[-1])
+        size = slot.byte_size // DTYPE.numpy.itemsize
+        array = session.allocate(size, DTYPE, device=devices[number])
+        arrays[slot.name] = array
+        if slot.name.startswith("x"):
+            backend = session.on(devices[number]).backend
+            backend.fill_buffer(array.handle, one)
+            if number:
+                lead = SCAN_TILE * DTYPE.numpy.itemsize
+                backend.fill_buffer(array.handle, bytes(4), byte_size=lead)
+            await backend.wait_default_stream()
     return Scan(
         session=session,
-        before=before,
-        after=after,
+        plan=plan,
         arrays=arrays,
         results=tuple(arrays[f"out{number}"] for number in range(len(devices))),
     )
 
 
-def _plans(
-    format: ArtifactFormat, devices: Sequence[str], part: int
-) -> tuple[LaunchGraphPlan, LaunchGraphPlan | None]:
+def _plan(format: ArtifactFormat, devices: Sequence[str], part: int) -> LaunchGraphPlan:
     registry = library_registry(format, dtype=DTYPE)
-    tile_sums, sums_scan, tile_scan, axpy = (
+    tile_sums, sums_scan, tile_scan, add = (
         registry.get(f"accy.kernel.{name}", 1, format)
-        for name in ("scan.tile_sums", "scan.sums_scan", "scan.tile_scan", "axpy")
+        for name in ("scan.tile_sums", "scan.sums_scan", "scan.tile_scan", "add")
     )
-    tiles = -(-part // SCAN_TILE)
-    count, tile_count = ScalarArgument.u32(part), ScalarArgument.u32(tiles)
-    first_tile = ScalarArgument.u32(min(SCAN_TILE, part))
-    is_split = len(devices) > 1
-    before = LaunchGraphBuilder()
-    after = LaunchGraphBuilder() if is_split else before
-    carry = after.runtime_scalar() if is_split else None
+    builder = LaunchGraphBuilder()
+    total: GraphBuffer | None = None
     for number, device in enumerate(devices):
-        with before.on(device):
-            x = before.buffer(f"x{number}", DTYPE, part)
+        size = part + SCAN_TILE * bool(number)
+        tiles = -(-size // SCAN_TILE)
+        with builder.on(device):
+            x, out = (builder.buffer(f"{n}{number}", DTYPE, size) for n in ("x", "out"))
             sums, bases = (
-                before.buffer(f"{n}{number}", DTYPE, tiles) for n in ("sums", "bases")
+                builder.buffer(f"{n}{number}", DTYPE, tiles) for n in ("sums", "bases")
             )
-            before.kernel(tile_sums, [sums.write, x.read], [count])
-            before.kernel(sums_scan, [bases.write, sums.read], [tile_count])
-        with after.on(device):
-            out = after.buffer(f"out{number}", DTYPE, part)
-            if is_split:
-                x = after.buffer(f"x{number}", DTYPE, part)
-                bases = after.buffer(f"bases{number}", DTYPE, tiles)
-            scan = [out.write, x.read, bases.read]
-            if not number or carry is None:
-                after.kernel(tile_scan, scan, [count])
-                continue
-            ones = after.buffer(f"ones{number}", DTYPE, max(tiles, SCAN_TILE))
-            uses = [bases.read_write, ones.read, bases.read_write]
-            after.kernel(axpy, uses, [tile_count, carry])
-            after.kernel(tile_scan, scan, [count])
-            uses = [out.read_write, ones.read, out.read_write]
-            after.kernel(axpy, uses, [first_tile, carry])
-    return before.build(), after.build() if is_split else None
+            count = ScalarArgument.u32(size)
+            builder.kernel(tile_sums, [sums.write, x.read], [count])
+            if total is not None:
+                carry = builder.buffer(f"carry{number}", DTYPE, 1)
+                builder.copy(total, carry)
+                uses = [sums.read_write, sums.read_write, carry.read]
+                builder.kernel(add, uses, [ScalarArgument.u32(1)])
+            elif len(devices) > 1:
+                total, left = sums, tiles
+                while left > 1:
+                    above = -(-left // SCAN_TILE)
+                    added = builder.buffer(f"total{above}_{number}", DTYPE, above)
+                    uses = [added.write, total.read]
+                    builder.kernel(tile_sums, uses, [ScalarArgument.u32(left)])
+                    total, left = added, above
+            uses = [bases.write, sums.read]
+            builder.kernel(sums_scan, uses, [ScalarArgument.u32(tiles)])
+            builder.kernel(tile_scan, [out.write, x.read, bases.read], [count])
+    return builder.build()
 
 
 async def check(session: MultiSession, scan: Scan) -> str:
@@ -167,16 +142,18 @@ async def check(session: MultiSession, scan: Scan) -> str:
     begin = 0
     for number, result in enumerate(scan.results):
         backend = session.on(session.devices[number]).backend
-        size = min(1000, result.shape[0])
-        for at in (0, result.shape[0] - size):
+        lead = SCAN_TILE * bool(number)
+        length = result.shape[0] - lead
+        size = min(1000, length)
+        for at in (0, length - size):
             found = np.zeros(size, DTYPE.numpy)
-            width = found.itemsize
-            backend.read_buffer(result.handle, found, offset_bytes=at * width)
+            offset = (lead + at) * found.itemsize
+            backend.read_buffer(result.handle, found, offset_bytes=offset)
             await backend.wait_default_stream()
             expected = np.arange(
                 begin + at + 1, begin + at + 1 + size, dtype=found.dtype
             )
             if not np.array_equal(found, expected):
                 wrong.append(f"part {number} from {at}")
-        begin += result.shape[0]
+        begin += length
     return f"WRONG in {', '.join(wrong)}" if wrong else "right"
