@@ -86,6 +86,7 @@ class PreparedPlan(ClosedOnExit):
         if self._lowered is not None:
             self._stream = backend.create_stream()
             self._line = backend.mark(self._stream).timeline
+        self._last = 0
         outline = None if self._lowered is None else self._lowered.shape
         # What a launch has to do besides launching: most have nothing.
         self._has_events = outline is not None and bool(
@@ -103,6 +104,11 @@ class PreparedPlan(ClosedOnExit):
     def is_lowered(self) -> bool:
         """True where a run is one launch of a device graph, or of one for each part."""
         return self._lowered is not None or self._parts is not None
+
+    @property
+    def _has_ended(self) -> bool:
+        """True where the last run is done, whatever its stream waits for since."""
+        return self._line.is_idle or self._line.has_reached(self._last)
 
     @property
     def stream(self) -> StreamHandle | None:
@@ -154,14 +160,17 @@ class PreparedPlan(ClosedOnExit):
         lowered = self._lowered
         if lowered is None or self._is_closed:
             self._refuse()
-        if self._has_arrays and not self._line.is_idle:
+        if self._has_arrays and not self._has_ended:
             raise GraphError(
                 "submit: the arrays of the last run are still in use; wait for it first"
             )
         assert lowered is not None
         if self._has_events:
-            return self._submit_with_events(lowered)
-        return Mark(self._line, lowered.launch(self._stream, None))
+            mark = self._submit_with_events(lowered)
+        else:
+            mark = Mark(self._line, lowered.launch(self._stream, None))
+        self._last = mark.position
+        return mark
 
     async def rebind(
         self,

@@ -24,10 +24,9 @@ from accy_async import (
 )
 from accy_async.compiler.kernels import SCAN_TILE
 from accy_async.compiler.kernels.catalogue import library_registry
-from accy_async.graph import GraphBuffer, LaunchGraphBuilder, LaunchGraphPlan
-from accy_async.graph.options import LaunchOptions
+from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from benchmarks.gpu.tables import Target, show
-from benchmarks.multigpu.parts import FORMAT, NAMES, rows_of, seconds
+from benchmarks.multigpu.parts import FORMAT, NAMES, Work, rows_of, seconds
 
 LENGTH = 1 << 30
 ONE = "one GPU"
@@ -56,26 +55,23 @@ class Scan:
     """A scan of ones that lie in equal parts on one device or on two.
 
     Attributes:
-        session: whose arrays they are.
-        plan: all of it, on all the devices.
+        run: scans everything, and waits for it.
         arrays: what the plan is bound to, by the slots' names.
         results: the parts' results, in order; the second's has a tile before it.
     """
 
-    session: MultiSession
-    plan: LaunchGraphPlan
+    run: Work
     arrays: dict[str, DeviceArray]
     results: tuple[DeviceArray, ...]
-
-    async def run(self) -> None:
-        """Scan everything, and wait for it."""
-        await self.session.run(self.plan, self.arrays, LaunchOptions(lowering="never"))
 
 
 async def open_scan(
     session: MultiSession, devices: Sequence[str], format: ArtifactFormat, length: int
 ) -> Scan:
-    """The arrays and the plan of a scan over these devices, in equal parts."""
+    """The arrays and the plan of a scan over these devices, in equal parts.
+
+    The plan is prepared: a device graph on each device, where there are such.
+    """
     plan = _plan(format, devices, length // len(devices))
     arrays = {}
     one = np.ones(1, DTYPE.numpy).tobytes()
@@ -92,8 +88,7 @@ async def open_scan(
                 backend.fill_buffer(array.handle, bytes(4), byte_size=lead)
             await backend.wait_default_stream()
     return Scan(
-        session=session,
-        plan=plan,
+        run=(await session.prepare(plan, arrays)).run,
         arrays=arrays,
         results=tuple(arrays[f"out{number}"] for number in range(len(devices))),
     )
@@ -106,32 +101,42 @@ def _plan(format: ArtifactFormat, devices: Sequence[str], part: int) -> LaunchGr
         for name in ("scan.tile_sums", "scan.sums_scan", "scan.tile_scan", "add")
     )
     builder = LaunchGraphBuilder()
-    total: GraphBuffer | None = None
-    for number, device in enumerate(devices):
-        size = part + SCAN_TILE * bool(number)
-        tiles = -(-size // SCAN_TILE)
+    lengths = [part + SCAN_TILE * bool(number) for number in range(len(devices))]
+    tiles = [-(-length // SCAN_TILE) for length in lengths]
+    slots = []
+    for number, device in enumerate(devices):  # first what waits for nothing
         with builder.on(device):
-            x, out = (builder.buffer(f"{n}{number}", DTYPE, size) for n in ("x", "out"))
-            sums, bases = (
-                builder.buffer(f"{n}{number}", DTYPE, tiles) for n in ("sums", "bases")
+            x, out = (
+                builder.buffer(f"{name}{number}", DTYPE, lengths[number])
+                for name in ("x", "out")
             )
-            count = ScalarArgument.u32(size)
+            sums, bases = (
+                builder.buffer(f"{name}{number}", DTYPE, tiles[number])
+                for name in ("sums", "bases")
+            )
+            count = ScalarArgument.u32(lengths[number])
             builder.kernel(tile_sums, [sums.write, x.read], [count])
-            if total is not None:
-                carry = builder.buffer(f"carry{number}", DTYPE, 1)
-                builder.copy(total, carry)
-                uses = [sums.read_write, sums.read_write, carry.read]
-                builder.kernel(add, uses, [ScalarArgument.u32(1)])
-            elif len(devices) > 1:
-                total, left = sums, tiles
-                while left > 1:
-                    above = -(-left // SCAN_TILE)
-                    added = builder.buffer(f"total{above}_{number}", DTYPE, above)
-                    uses = [added.write, total.read]
-                    builder.kernel(tile_sums, uses, [ScalarArgument.u32(left)])
-                    total, left = added, above
+            slots.append((x, out, sums, bases, count))
+    if len(devices) > 1:
+        total, left = slots[0][2], tiles[0]
+        with builder.on(devices[0]):
+            while left > 1:
+                above = -(-left // SCAN_TILE)
+                added = builder.buffer(f"total{above}_0", DTYPE, above)
+                uses = [added.write, total.read]
+                builder.kernel(tile_sums, uses, [ScalarArgument.u32(left)])
+                total, left = added, above
+        sums = slots[1][2]
+        with builder.on(devices[1]):
+            carry = builder.buffer("carry1", DTYPE, 1)
+            builder.copy(total, carry)
+            uses = [sums.read_write, sums.read_write, carry.read]
+            builder.kernel(add, uses, [ScalarArgument.u32(1)])
+    for number, device in enumerate(devices):
+        x, out, sums, bases, count = slots[number]
+        with builder.on(device):
             uses = [bases.write, sums.read]
-            builder.kernel(sums_scan, uses, [ScalarArgument.u32(tiles)])
+            builder.kernel(sums_scan, uses, [ScalarArgument.u32(tiles[number])])
             builder.kernel(tile_scan, [out.write, x.read, bases.read], [count])
     return builder.build()
 

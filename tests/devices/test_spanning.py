@@ -109,6 +109,29 @@ async def test_each_devices_part_is_one_graph_and_the_copies_stay() -> None:
     check_all_empty(devices)
 
 
+async def test_a_part_with_an_array_is_submitted_while_it_waits_for_the_other() -> None:
+    """What its stream waits for is no run of its own, which would have the array."""
+    b = LaunchGraphBuilder()
+    x = b.buffer("x", DType.U32, 4, device="cuda:0")
+    y = b.scratch("y", DType.U32, 4, device="cuda:1")
+    b.kernel(ONE, [x.read_write])
+    b.copy(x, y)
+    b.kernel(ONE, [y.read_write])
+    b.copy_out(y, b.host("out", DType.U32, 4))
+    devices = gpus(2)
+    async with opened(devices) as session:
+        given = {"x": session.allocate(4, DType.U32, device="cuda:0"), **OUT}
+        made = await session.prepare(b.build(), given)
+        assert isinstance(made, SpanningPlan)
+        for _ in range(2):
+            devices[0].hold_all()
+            async with anyio.create_task_group() as group:
+                group.start_soon(made.run)
+                await anyio.wait_all_tasks_blocked()
+                devices[0].release_all()
+    check_all_empty(devices)
+
+
 async def test_a_run_whose_plan_is_closed_meanwhile_says_so() -> None:
     """Not that a stream was destroyed, of which its caller knows nothing."""
     devices = gpus(2)
