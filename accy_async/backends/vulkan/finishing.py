@@ -90,21 +90,13 @@ class VulkanFinishing(Backend):
             self._take(queue)
 
     def _take(self, queue: VulkanQueue) -> None:
-        first = queue.oldest
-        if first is None:
-            return
         try:
-            reached = queue.reached()
-        except AccyError as error:
-            if isinstance(error, VulkanError):
-                self.lose_to(error)
+            self._finish_briefly(queue)
+        except VulkanError as error:
+            self.lose_to(error)
             return
-        if reached < first.number or not self._finishing.acquire(blocking=False):
-            return  # or somebody is at it
-        try:
-            self._finish_queue(queue, reached, is_brief=True)
-        finally:
-            self._finishing.release()
+        except AccyError:
+            return  # whoever sleeps is seen to by the hub
         if self._stalled:
             with self._lock:
                 if self._lost is None:
@@ -129,11 +121,25 @@ class VulkanFinishing(Backend):
         if len(queue.flying) < _LOOKED_FOR_AT or queue.submitted % _LOOKED_FOR_AT:
             return
         try:
-            is_done = self._retire(queue, queue.reached())
+            self._finish_briefly(queue)
         except AccyError:
-            is_done = False  # the hub finds the same
-        if not is_done:
-            self._hub.ring()
+            self._hub.ring()  # it finds the same
+
+    def _finish_briefly(self, queue: VulkanQueue) -> None:
+        """Finish what has run of a queue, unless it takes long, or somebody is at it.
+
+        Raises:
+            AccyError: the driver does not say what has run.
+        """
+        first = queue.oldest
+        if first is None:
+            return
+        reached = queue.reached()
+        if reached >= first.number and self._finishing.acquire(blocking=False):
+            try:
+                self._finish_queue(queue, reached, is_brief=True)
+            finally:
+                self._finishing.release()
 
     # On the hub's thread
 
