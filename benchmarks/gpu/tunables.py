@@ -14,7 +14,7 @@ from accy_async.compiler import tensor
 __all__ = ["PROGRAMS", "Tunable"]
 
 Array = np.ndarray[Any, Any]
-LONG, ROWS, WIDE, INNER = 1 << 22, 2048, 1024, 512
+LONG, ROWS, WIDE, INNER = 1 << 21, 2048, 1024, 512
 
 
 @attrs.frozen

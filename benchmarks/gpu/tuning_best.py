@@ -36,7 +36,7 @@ BUDGET = TuningBudget(share=0.5, calls_met=0.5)
 """Of a service that may be disturbed: what is to be shown is the choice."""
 BESIDE = MeasureOptions(rules=RaceRules(max_rounds=100, repeats=0))
 ALONE = MeasureOptions(rules=RaceRules(max_rounds=40, fixed=True), check=None)
-LIMIT_S, MOST_S = 1.5, 40.0
+LIMIT_S, MOST_S = 1.5, 35.0
 THINK_S = 0.001
 WITHIN = 1.03
 

@@ -1,9 +1,9 @@
 """A kernel whose default is poor, within a stated budget; and who knows it afterwards.
 
-Four processes, one after the other, with one store on disk: the first tunes the kernel
-of `benchmarks.tuning_beside`, which has far too many blocks by default, in 2 s at most;
-the second is the next start on the same device; the third another device, the CPU; the
-fourth the same device without the store.
+Three processes, one after the other, with one store on disk: the first tunes the kernel
+of `benchmarks.tuning_beside`, which has far too many blocks by default, in 2 s at most,
+and again where the machine did not hold still; the second is the next start on the same
+device; the third another device, the CPU.
 """
 
 from __future__ import annotations
@@ -50,17 +50,26 @@ async def start(device: str, folder: str, tunes: str) -> None:
         }
         if tunes:
             begun = time.perf_counter()
-            budget = TuningBudget(share=0.5, total_s=BUDGET_S)
-            async with session.tuning(
-                fragment, budget=budget, store=store, inputs=[array], options=OPTIONS
-            ) as tuner:
-                with anyio.move_on_after(BUDGET_S):
-                    await tuner.wait()
-            assert tuner.progress is not None
+            spent_s = 0.0
+            while "why_not" not in found or found["why_not"]:  # as a rule once
+                budget = TuningBudget(total_s=BUDGET_S - spent_s)
+                async with session.tuning(
+                    fragment,
+                    budget=budget,
+                    exclusive=True,
+                    store=store,
+                    inputs=[array],
+                    options=OPTIONS,
+                ) as tuner:
+                    with anyio.move_on_after(BUDGET_S):
+                        await tuner.wait()
+                spent_s += tuner.pace.spent_s
+                for one in tuner.results:
+                    found["speedup"], found["why_not"] = one.speedup, one.why_not
+                if time.perf_counter() - begun > BUDGET_S or spent_s >= BUDGET_S:
+                    break
             found["took_s"] = time.perf_counter() - begun
-            found["spent_s"] = tuner.progress.spent_s
-            for one in tuner.results:
-                found["speedup"], found["why_not"] = one.speedup, one.why_not
+            found["spent_s"] = spent_s
             found["candidate"] = fragment.graph.nodes[0].tuning_candidate or 0
             found["later_us"] = await _call_us(session, fragment, array)
     print(json.dumps(found))
@@ -85,7 +94,6 @@ def main(device: str = "cuda", other: str = "cpu") -> None:
             "tunes, in 2 s at most": (device, folder, "tune"),
             "the next start": (device, folder, ""),
             f"a start on {other}": (other, folder, ""),
-            "a start without the store": (device, "", ""),
         }
         print(f"{'process':28} {'records':>7} {'candidate':>9} {'us a call':>9}")
         for name, arguments in starts.items():
