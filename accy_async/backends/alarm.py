@@ -38,9 +38,9 @@ class Lag:
     """How long a loop takes to be up after the time that an alarm was set to.
 
     Attributes:
-        allowance: how much sooner than it is needed an alarm should be set: of the
-            last 32 times the loop would have been up in time for 24. What is above
-            costs processor time, what is below is late; single outliers do not count.
+        allowance: how much sooner than it is needed an alarm should be set: the loop
+            would have been up in time for two of three of the last 32 times. What is
+            above costs processor time, what is below is late; outliers do not count.
     """
 
     __slots__ = ("_last", "allowance")
@@ -53,7 +53,7 @@ class Lag:
         """Say how long it took once."""
         last = self._last
         last.append(took_ns)
-        self.allowance = min(sorted(last)[len(last) * 3 // 4], _MOST_LAG_NS)
+        self.allowance = min(sorted(last)[len(last) * 2 // 3], _MOST_LAG_NS)
 
 
 class Entry:

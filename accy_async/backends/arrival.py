@@ -74,29 +74,29 @@ async def arrive(line: Awaited, position: int, bell: Bell, before: int) -> None:
     begun = monotonic_ns()
     pace = line.paces.of(line.kind_at(position), position - before)
     patience = pace.patience
-    if patience:
-        await poll(line, position, bell, begun + patience)
-        if line.has_come(position):
-            took = monotonic_ns() - begun
-            line.is_quick = took <= QUICK_NS
-            pace.learn(took)
-            return
+    if patience and await poll(line, position, bell, begun + patience):
+        took = monotonic_ns() - begun
+        line.is_quick = took <= QUICK_NS
+        pace.learn(took)
+        return
     unseen, seen = await line.sleep(position, bell, begun, pace)
     if seen:
         pace.learn(seen - begun, seen - max(unseen, begun))
 
 
-async def poll(line: Awaited, position: int, bell: Bell, until: int) -> None:
-    """Look between turns until then."""
+async def poll(line: Awaited, position: int, bell: Bell, until: int) -> bool:
+    """Look between turns until then; True if the position is reached."""
     if not line.can_poll or bell.pollers >= MOST_POLLERS:
-        return
+        return line.has_come(position)
     bell.pollers += 1
     try:
         while True:
             if bell.pollers == 1:  # nobody else of the loop is at it
                 line.spin(position, SPIN_NS)
-            if line.has_come(position) or monotonic_ns() >= until:
-                return
+            if line.has_come(position):
+                return True
+            if monotonic_ns() >= until:
+                return False
             await bell.turn()
     finally:
         bell.pollers -= 1

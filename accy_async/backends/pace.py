@@ -82,26 +82,36 @@ class Pace:
         took -= blur >> 1
         mean, spread = self.mean, self.spread
         error = took - mean
-        size = abs(error)
+        size = error if error >= 0 else -error
+        is_odd = size > 4 * spread + (mean >> _ODD_SHIFT)
+        if (is_odd or blur or self.blur) and self._decide(took, size, blur, is_odd):
+            return
+        self.mean = mean + (error >> 2)
+        self.spread = spread + ((size - spread) >> 2)
+        self.blur = blur
+        self.odd = 0
+        self.count += 1
+
+    def _decide(self, took: int, size: int, blur: int, is_odd: bool) -> bool:
+        """What to do about a sample that is not like the others; True if it is done."""
         if self.is_steady:
-            if size <= blur >> 1:
+            if size <= blur >> 1:  # as it was, for all that anybody knows
                 self.odd = 0
-                return  # as it was, for all that anybody knows
-            if size > 4 * spread + (mean >> _ODD_SHIFT):
+                return True
+            if is_odd:
                 self.odd += 1
                 if self.odd < _MOST_ODD:
-                    return
+                    return True
                 self.count = 0
-        self.odd = 0
         if self.count == 0:
-            self.mean, self.spread = took, max(blur, took >> 5)
+            spread = max(blur, took >> 5)
         elif blur < self.blur >> 2:  # what was known was not worth much
-            self.mean, self.spread = took, took >> 6
+            spread = took >> 6
         else:
-            self.mean = mean + (error >> 2)
-            self.spread = spread + ((size - spread) >> 2)
-        self.blur = blur
+            return False
+        self.mean, self.spread, self.blur, self.odd = took, spread, blur, 0
         self.count += 1
+        return True
 
     def overlook(self) -> None:
         """Say that a wait took less than is usual, nobody saw how much."""

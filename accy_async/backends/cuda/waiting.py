@@ -18,8 +18,7 @@ from accy_async.backends.cuda.thunks import address_of
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.loops import current_bell
 from accy_async.backends.pace import QUICK_NS
-from accy_async.backends.timeline import Mark
-from accy_async.errors import AccyError, DeviceError
+from accy_async.errors import AccyError, DeviceError, DeviceLost
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
@@ -96,12 +95,26 @@ class CudaWaiting(Backend):
             await super().wait_stream(stream)
             return
         if not line.is_quick or line.has_failed:
-            await self._wait_mark(Mark(line, position))
+            await self._wait_line(line, position)
             return
         await current_bell().turn()
         if not self._has_ended(line, position):
-            await self._wait_mark(Mark(line, position))
+            await self._wait_line(line, position)
             line.is_quick = False  # whatever this wait took, which began late
+
+    async def _wait_line(self, line: CudaTimeline, position: int) -> None:
+        """`_wait_mark` in one piece: what is waited for often goes this way."""
+        try:
+            await line.wait_reached(position)
+            if line.has_failed:
+                line.raise_at(position)
+        except DeviceLost:
+            self._is_loss_told = True
+            raise
+        finally:
+            if self._abandoned:
+                self._discard_abandoned()
+            self._table.sweep()
 
     async def ends_soon(self, stream: StreamHandle) -> bool:
         """As the contract says; see `Waits.ends_soon`."""
