@@ -190,6 +190,8 @@ def _resources(
     artifact: Resource | None, buffers: list[Resource | None]
 ) -> tuple[Resource, ...]:
     """What a launch uses, each once."""
+    if artifact is not None and len(buffers) == 1 and buffers[0] is not None:
+        return artifact, buffers[0]
     found = dict.fromkeys([artifact, *buffers])
     found.pop(None, None)
     return tuple(cast("dict[Resource, None]", found))

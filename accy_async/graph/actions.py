@@ -88,11 +88,14 @@ class Actions:
         self._places = places
         self._slot_of = plan.slot_index
         self._bindings: dict[tuple[str, int, BufferAccess], BufferBinding] = {}
+        # By a binding's identity, which is kept its own: that, and what follows it.
+        self._following: dict[int, tuple[BufferBinding, BufferBinding]] = {}
 
     def use(self, options: LaunchOptions) -> None:
         """Take other scalars from here on, and forget the buffers so far."""
         self.options = options
         self._bindings.clear()
+        self._following.clear()
 
     def make(self, index: int, memories: Sequence[Memory]) -> Action | PreparedLaunch:
         """What submits a node whose slots have these buffers.
@@ -181,12 +184,15 @@ class Actions:
                 return self.launch(index, memories)
             self._check(node, call, runtime)
             scalars = runtime + call.entry.static_arguments
-        buffers = []
+        buffers, following = [], self._following
         for use, binding in zip(call.buffers, request.buffers, strict=True):
-            if memories[self._slot_of[use.slot]] is binding.handle:
-                buffers.append(binding)
-            else:
-                buffers.append(self._binding(use.slot, use.access, memories))
+            found = following.get(id(binding))
+            if found is None:
+                now = binding
+                if memories[self._slot_of[use.slot]] is not binding.handle:
+                    now = self._binding(use.slot, use.access, memories)
+                found = following[id(binding)] = binding, now
+            buffers.append(found[1])
         return self._backend.renew_launch(before, tuple(buffers), scalars)
 
     def _make_operation(
@@ -265,7 +271,7 @@ class Actions:
         self, name: str, access: BufferAccess, memories: Sequence[Memory]
     ) -> BufferBinding:
         """A slot's buffer as a kernel uses it; one serves all that use it so."""
-        memory = cast("BufferHandle", memories[self._slot_of[name]])
+        memory: BufferHandle = memories[self._slot_of[name]]  # type: ignore[assignment]
         key = (name, memory.id, access)
         found = self._bindings.get(key)
         if found is None:

@@ -98,8 +98,8 @@ class CudaLaunching(Backend):
         buffers: list[Resource | None],
     ) -> object:
         packed: LaunchArguments = prepared.payload  # type: ignore[assignment]
-        before, slots = prepared.request, packed.values[:]
-        count = len(buffers)
+        before, count = prepared.request, len(buffers)
+        slots = packed.values[: count + len(request.scalars)]
         for place, buffer in enumerate(buffers):
             if request.buffers[place] is not before.buffers[place] and buffer:
                 memory: DeviceMemory = buffer.payload  # type: ignore[assignment]

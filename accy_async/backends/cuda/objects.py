@@ -62,7 +62,7 @@ class LaunchArguments:
         native: the stream that ``config`` names.
         function: the kernel.
         pointer: the address of the arguments' addresses.
-        values: the arguments, 64 bits each.
+        values: the arguments, 64 bits each, and behind them their addresses.
         call: makes the driver's call, where it is made often; None before.
         calls: how often it was made before that.
     """
@@ -70,7 +70,6 @@ class LaunchArguments:
     __slots__ = (
         "_driver",
         "_geometry",
-        "_pointers",
         "call",
         "calls",
         "config",
@@ -87,11 +86,12 @@ class LaunchArguments:
         geometry: FixedLaunch,
         slots: list[int],
     ) -> None:
-        kind = _words(len(slots) or 1)
-        self.values = values = kind(*slots)
+        size = 8 * len(slots)
+        self.values = values = _words(2 * len(slots) or 1)()
         first = ctypes.addressof(values)
-        self._pointers = pointers = kind(*range(first, first + 8 * len(slots), 8))
-        self.pointer = ctypes.addressof(pointers)
+        if size:
+            values[:] = [*slots, *range(first, first + size, 8)]
+        self.pointer = first + size
         self.function = function
         self.config: Any = None
         self.native: Any = None
@@ -103,7 +103,7 @@ class LaunchArguments:
     @property
     def memory(self) -> object:
         """What all of it lies in, to be kept while the driver may read it."""
-        return self.config, self.values, self._pointers
+        return self.config, self.values
 
     def aim(self, native: Any) -> None:  # noqa: ANN401
         """Have the launch go to this stream; under the submission lock."""

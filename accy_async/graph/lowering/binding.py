@@ -56,6 +56,7 @@ class Binder:
         # By the outline's node, which is kept so that its identity is its own.
         self._nodes: dict[OutlineNode, GraphNode] = {}
         self._outline: Outline | None = None
+        self._home: tuple[int, ...] | None = None  # every slot with its own memory
 
     def forget(self, nodes: Sequence[int]) -> None:
         """Make these nodes anew when they are asked for next."""
@@ -80,6 +81,10 @@ class Binder:
         if outline is not self._outline:
             self._nodes = {}
             self._outline = outline
+            # Mostly all of the nodes have one and the same.
+            first = outline.body[0].where if outline.body else ()
+            is_home = all(slot == place for place, slot in enumerate(first))
+            self._home = first if is_home else None
         body = self._body(outline.body)
         records = [(event, outline.ends[item]) for event, item in events]
         return GraphRequest(_with_records(body, records) if records else body)
@@ -156,7 +161,9 @@ class Binder:
         prepared = self._prepared
         mine = self._uses[index]
         packed = prepared.launches[index]
-        if packed is not None and all(where[slot] == slot for slot in mine):
+        if packed is not None and (
+            where is self._home or all(where[slot] == slot for slot in mine)
+        ):
             return packed
         key = (index, *[where[slot] for slot in mine])
         found = self._launches.get(key)
