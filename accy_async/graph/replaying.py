@@ -180,7 +180,7 @@ class PreparedPlan(ClosedOnExit):
         """Have the next runs use other buffers, arrays and scalars.
 
         Changes that are asked for at the same time are made one after the other. Each
-        costs some 8 us for each node that it is for, and nothing for the rest; a loop
+        costs some 10 us for each node that it is for, and nothing for the rest; a loop
         of another number of iterations, or another array of the host, may take another
         device graph.
 
