@@ -8,6 +8,7 @@ import pytest
 
 from accy_async.backends.cuda import CudaBackend, context
 from accy_async.backends.routes import Way
+from accy_async.errors import DeviceLost
 from tests.cuda.fake import TwoGpus
 
 PEER_CALLS = (
@@ -147,3 +148,21 @@ def test_the_access_of_a_lost_gpu_is_left_alone(
     assert two.is_healthy
     two.close()
     assert driver.calls["cuCtxDisablePeerAccess"] == 0
+
+
+def test_a_gpu_that_is_lost_takes_no_other_along(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """While its context is current, any call may say so, also one for the other."""
+    one, two = gpus
+    two.allocate_buffer(64)
+    assert driver.current == 101
+    driver.answers["cuCtxSetCurrent"] = [700]
+    one.allocate_buffer(64)
+    assert driver.current == 100
+    assert one.is_healthy
+    driver.answers["cuCtxSetCurrent"] = [700, 700, 700]
+    with pytest.raises(DeviceLost, match="cuCtxSetCurrent"):
+        two.allocate_buffer(64)
+    assert one.is_healthy
+    assert not two.is_healthy

@@ -185,8 +185,18 @@ class CudaContext:
             self.make_current_again()
 
     def make_current_again(self) -> None:
-        """The same, though another library may have changed it since."""
-        self.check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+        """The same, though another library may have changed it since.
+
+        Any call may return what broke the context that is current, another device's
+        perhaps: then the thread leaves that one first, and only what the call says
+        after that is this device's.
+        """
+        answer = self.driver.cuCtxSetCurrent(self._context)
+        if int(answer[0]) in STICKY_CODES:
+            _THREAD.current = None
+            self.driver.cuCtxSetCurrent(0)
+            answer = self.driver.cuCtxSetCurrent(self._context)
+        self.check(answer, "cuCtxSetCurrent")
         _THREAD.current = self
 
     def release(self) -> None:
