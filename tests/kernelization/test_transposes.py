@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from accy_async.compiler.kernelization import KernelizedWork, TargetProfile, kernelize
@@ -69,6 +70,12 @@ def test_work_around_several_transposes_and_results() -> None:
     assert squares(work) == 2
 
 
+def _few_threads() -> TargetProfile:
+    """A device with as few threads in a block as Vulkan allows."""
+    capabilities = attrs.evolve(VULKAN.capabilities, max_threads_per_block=128)
+    return attrs.evolve(VULKAN, capabilities=capabilities)
+
+
 def _sliced(f: FunctionBuilder, a: Value) -> Value:
     crossed = f.transpose(a, (1, 0))
     return f.add(crossed, f.reverse(crossed, [0]))
@@ -82,8 +89,9 @@ def _sliced(f: FunctionBuilder, a: Value) -> Value:
         ("f32[4096,8]", lambda f, a: f.transpose(a, (1, 0)), CUDA),
         ("f32[40,30,64]", lambda f, a: f.transpose(a, (1, 0, 2)), CUDA),
         ("f32[160,130]", _sliced, CUDA),
+        ("f32[160,130]", lambda f, a: f.transpose(a, (1, 0)), _few_threads()),
     ],
-    ids=["CPU", "small", "short", "along", "elsewhere"],
+    ids=["CPU", "small", "short", "along", "elsewhere", "few threads"],
 )
 def test_other_transposes_are_read_where_they_are_written(
     type: str, make: Make, target: TargetProfile

@@ -106,7 +106,7 @@ def write_unit_product(a: Assembly, product: Product, tile: ProductTile) -> None
     left, right = matrices_of(a.function)
     assert left is not None
     assert right is not None
-    a.k.takes_neighbours = True
+    a.k.takes_neighbours = size.n % 2 == 0
     sums = [a.k.thread_variable(f"sum{i}", DType.F32) for i in range(tile.sums)]
     with a.tasks(tiles_of(size, tile)) as task:
         batch, row, column = _place(a, size, tile, task)

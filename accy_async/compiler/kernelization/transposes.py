@@ -89,6 +89,8 @@ def find_crossing(
         return None
     if function.results[0].type.element_count < _LARGE:
         return None
+    if profile.capabilities.max_threads_per_block < THREADS:
+        return None
     found: dict[int, list[Operation]] = {}
     for entry in _transposes(function):
         assert isinstance(entry.op, semantic.Transpose)
