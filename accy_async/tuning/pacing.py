@@ -25,9 +25,9 @@ _LONGEST_LOOK_S = 0.05
 _FRESH_S = 0.01
 """How long the beginning of a pause is waited for: one that lasts longer is as good."""
 
-_MOST_WORK_S = 0.05
+_MOST_WORK_S, _MOST_CHECK_S = 0.05, 0.005
 """What is counted at most of the time since the last sample, as tuning may have waited
-for something else."""
+for something else; and since a check, whose results are compared on a thread."""
 
 
 class BudgetSpent(Exception):
@@ -141,7 +141,7 @@ class SharedPace:
         """Return when the next sample may be taken.
 
         Args:
-            last_ns: what the sample before took.
+            last_ns: what the sample before took; 0 where it was a check.
 
         Raises:
             BudgetSpent: no further sample is to be taken.
@@ -160,7 +160,8 @@ class SharedPace:
                 f"the budget's most_delay_s of {budget.most_delay_s * 1e6:.0f} us"
             )
         # What the host did for the sample takes from real work, too.
-        worked_s = min(max(begun - self._returned_at, 0.0), _MOST_WORK_S)
+        most_s = _MOST_WORK_S if last_ns > 0.0 else _MOST_CHECK_S
+        worked_s = min(max(begun - self._returned_at, 0.0), most_s)
         rest_s = max(last_ns * 1e-9, worked_s) * (1.0 / budget.share - 1.0)
         pauses = self._pauses
         if pauses is not None:
