@@ -112,6 +112,13 @@ def test_many_lines_whose_elements_are_near_have_a_block_each_on_gpus() -> None:
         assert step.kernel.threads == 64
 
 
+def test_every_schedule_fits_the_shared_memory_that_most_devices_have() -> None:
+    of = function(["f64[100000]"], lambda f, a: f.scan(a, "sum", 0))
+    for schedule in scan_schedule_candidates(1, 100_000, backend=VULKAN.backend):
+        for step in kernelize(item("scan", of), VULKAN, schedule).steps:
+            assert step.kernel.shared_bytes <= 32 * 1024
+
+
 def test_what_scan_work_cannot_hold_is_refused() -> None:
     of = function(["f32[9]"], lambda f, a: f.neg(f.scan(a, "sum", 0)))
     with pytest.raises(UnsupportedOperation, match="its only result"):

@@ -66,8 +66,8 @@ _EACH = 4
 """Neighbours that a thread takes at a time: 16 bytes of f32."""
 _GROUPS = 4
 """Groups of neighbours that a thread takes at a time."""
-_SHARED_BYTES = 40 * 1024
-"""Of shared memory for a tile's totals: some is left of what every device has."""
+_SHARED_BYTES = 24 * 1024
+"""Of shared memory for a tile's totals: most devices have 32 KiB in all."""
 
 
 def kernelize_scan(
