@@ -18,7 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from functools import cache
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from time import monotonic_ns
 from typing import Any
 
@@ -192,8 +192,11 @@ class Alarm:
 
     def cancel(self, entry: Entry) -> None:
         """Have it not called; harmless if it was, or is cancelled already."""
-        entry.call = None
-        self._set()
+        if entry.call is not None:
+            entry.call = None
+            self._entries.remove(entry)
+            heapify(self._entries)
+            self._set()
 
     def answer(self) -> None:
         """Call what is due: the timer is readable."""
@@ -202,22 +205,22 @@ class Alarm:
         until = self._clock() + _TOGETHER_NS
         entries = self._entries
         while entries and entries[0].at_ns <= until:
-            call, entries[0].call = entries[0].call, None
-            heappop(entries)
+            entry = heappop(entries)
+            call, entry.call = entry.call, None
             if call is not None:
                 call()
         self._set()
 
     def close(self) -> None:
         """Call nothing any more; idempotent."""
+        for entry in self._entries:
+            entry.call = None
         self._entries.clear()
         self.timer.close()
 
     def _set(self) -> None:
         """Set the timer to what is due first."""
         entries = self._entries
-        while entries and entries[0].call is None:
-            heappop(entries)
         first = max(1, entries[0].at_ns) if entries else 0
         if first != self._set_ns:
             self._set_ns = first

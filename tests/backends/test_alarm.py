@@ -93,6 +93,7 @@ def test_what_is_cancelled_is_not_called(
     )
     alarm.cancel(second)
     assert timer.at_ns == start + 1_000_000
+    assert len(alarm) == 2
     alarm.cancel(first)
     alarm.cancel(first)
     assert timer.at_ns == start + 3_000_000
