@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import traceback
 
 import benchmarks.gpu
 from benchmarks.gpu.machine import describe
@@ -37,10 +38,15 @@ def main(names: list[str]) -> int:
         print(f"no such section: {', '.join(unknown)}; there are {', '.join(known)}")
         return 2
     print(describe(), flush=True)
+    failed = 0
     for name in names or known:
-        importlib.import_module(f"benchmarks.gpu.{name}").main()
+        try:
+            importlib.import_module(f"benchmarks.gpu.{name}").main()
+        except Exception:  # noqa: BLE001 - the others' figures are not to be lost
+            failed = 1
+            print(f"{name} failed:", traceback.format_exc()[-2000:], sep="\n")
         sys.stdout.flush()
-    return 0
+    return failed
 
 
 if __name__ == "__main__":
