@@ -289,7 +289,7 @@ def test_c13_a_candidate_that_takes_the_context_stops_tuning_and_is_named() -> N
     assert told["candidate"] == "stray", told
     assert "stray" in told["text"]
     assert told["not_tried"] == ["other"], told
-    assert told["other"] == "not_tried"
+    assert told["other"] == "not tried"
     assert not told["is_storable"]
     assert not told["is_healthy"]
     assert not any(told["left"].values()), told
