@@ -21,8 +21,8 @@ from tests.threads import join_threads
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
 
 ROUNDS = 5
-COUNT = 1 << 23
-"""Of u32: 32 MiB an array."""
+COUNT = 1 << 24
+"""Of u32: 64 MiB an array."""
 
 
 def free_bytes() -> int:
@@ -53,25 +53,25 @@ async def work(backend: CudaBackend) -> None:
 
 
 def check_kept(found: list[int]) -> None:
-    """Assert that no round but the first leaves less free memory by an array."""
-    kept = [found[1] - free for free in found[2:]]
-    assert max(kept) < 4 * COUNT, found
+    """Assert that no round but the first leaves less memory free, by a whole array.
+
+    What the driver keeps for itself comes and goes by smaller pieces.
+    """
+    assert min(found[2:]) > found[1] - 4 * COUNT, found
 
 
 async def test_free_memory_is_back_to_its_start_after_each_backend() -> None:
-    """Of the first round the driver keeps some for itself."""
     native.host_words()
     found = []
     for _ in range(ROUNDS):
         with closing(CudaBackend()) as backend:
-            before = free_bytes()
             await work(backend)
-            taken = before - free_bytes()
+            CUDA.check_quiet(backend)
+            assert backend.memory_statistics()["reserved_bytes"] >= 4 * COUNT
         await anyio.to_thread.run_sync(join_threads)
+        CUDA.check_closed(backend)
         found.append(free_bytes())
-        assert taken >= 4 * COUNT  # the pool had it meanwhile
     check_kept(found)
-    print([free - found[0] for free in found])
 
 
 async def test_a_backend_takes_no_more_memory_the_more_sessions_it_had() -> None:
@@ -82,7 +82,4 @@ async def test_a_backend_takes_no_more_memory_the_more_sessions_it_had() -> None
             await work(backend)
             CUDA.check_quiet(backend)
             found.append(free_bytes())
-        check_kept(found)
-        backend.trim()
-        assert free_bytes() - found[-1] >= 4 * COUNT
-    print([free - found[0] for free in found])
+    check_kept(found)
