@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import numpy as np
 import pytest
 
+from accy_async.backends import Backend
 from accy_async.backends.cuda import CudaBackend
 from accy_async.backends.cuda.driver import check, load_driver
 from accy_async.dtypes import DType
 from accy_async.session import open_session
-from tests.gpu import native
 from tests.hardware.kinds import CUDA
 from tests.hardware.scenes import SCENES
-from tests.threads import join_threads
 
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
 
@@ -28,12 +27,17 @@ COUNT = 1 << 24
 def free_bytes() -> int:
     """What the driver says is free on the device, once it stands still."""
     driver: Any = load_driver()
+    device = check(driver, driver.cuDeviceGet(0), "cuDeviceGet")
+    answer = driver.cuDevicePrimaryCtxRetain(device)
+    context = check(driver, answer, "cuDevicePrimaryCtxRetain")
+    check(driver, driver.cuCtxSetCurrent(context), "cuCtxSetCurrent")
     check(driver, driver.cuCtxSynchronize(), "cuCtxSynchronize")
     free, _ = check(driver, driver.cuMemGetInfo(), "cuMemGetInfo")
+    check(driver, driver.cuDevicePrimaryCtxRelease(device), "cuDevicePrimaryCtxRelease")
     return int(free)
 
 
-async def work(backend: CudaBackend) -> None:
+async def work(backend: Backend) -> None:
     """Something of everything, and then large arrays, left in one of three ways."""
     for scene in SCENES:
         await scene(CUDA, backend)
@@ -61,23 +65,22 @@ def check_kept(found: list[int]) -> None:
 
 
 async def test_free_memory_is_back_to_its_start_after_each_backend() -> None:
-    native.host_words()
     found = []
     for _ in range(ROUNDS):
-        with closing(CudaBackend()) as backend:
+        with closing(CUDA.open()) as backend:
             await work(backend)
             CUDA.check_quiet(backend)
-            assert backend.memory_statistics()["reserved_bytes"] >= 4 * COUNT
-        await anyio.to_thread.run_sync(join_threads)
+            statistics = cast("CudaBackend", backend).memory_statistics()
+            assert statistics["reserved_bytes"] >= 4 * COUNT
+        await anyio.to_thread.run_sync(CUDA.join_threads, backend)
         CUDA.check_closed(backend)
         found.append(free_bytes())
     check_kept(found)
 
 
 async def test_a_backend_takes_no_more_memory_the_more_sessions_it_had() -> None:
-    native.host_words()
     found = []
-    with closing(CudaBackend()) as backend:
+    with closing(CUDA.open()) as backend:
         for _ in range(ROUNDS):
             await work(backend)
             CUDA.check_quiet(backend)

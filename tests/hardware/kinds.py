@@ -7,10 +7,12 @@ refuse a call, and what must not be left when it is closed.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
 
 import anyio
 import numpy as np
@@ -66,8 +68,19 @@ class Hardware(ABC):
         """Why there is none here; empty where there is one."""
         return ""
 
-    @abstractmethod
+    def __init__(self) -> None:
+        self._threads: WeakKeyDictionary[Backend, list[threading.Thread]]
+        self._threads = WeakKeyDictionary()
+
     def open(self, memory_limit_bytes: int | None = None) -> Backend:
+        """A device; others may be open meanwhile."""
+        threads = threading.enumerate()
+        backend = self._open(memory_limit_bytes)
+        self._threads[backend] = threads
+        return backend
+
+    @abstractmethod
+    def _open(self, memory_limit_bytes: int | None) -> Backend:
         """A device."""
 
     def close(self, backend: Backend) -> None:
@@ -75,9 +88,13 @@ class Hardware(ABC):
         anyio.run(backend.wait_device)  # what is busy is destroyed when it is not
         left = backend.live_objects()
         backend.close()
-        join_threads()
+        self.join_threads(backend)
         assert not any(left.values()), left
         self.check_closed(backend)
+
+    def join_threads(self, backend: Backend) -> None:
+        """Wait for the threads of a device that was closed."""
+        join_threads(self._threads[backend])
 
     @abstractmethod
     def artifact(self, name: str) -> KernelArtifact:
@@ -118,7 +135,7 @@ class Cuda(Hardware):
     unfailing = frozenset({"cuEventQuery", "cuStreamQuery"})
     absorbed = frozenset({"cuCtxRecordEvent", "cuThreadExchangeStreamCaptureMode"})
 
-    def open(self, memory_limit_bytes: int | None = None) -> Backend:
+    def _open(self, memory_limit_bytes: int | None) -> Backend:
         # Only where it is used: the bindings are not installed everywhere.
         from accy_async.backends.cuda import CudaBackend
         from tests.gpu import native
@@ -156,7 +173,7 @@ class FakeCuda(Cuda):
     def missing(self) -> str:
         return "" if find_spec("cuda") else "the CUDA bindings are not installed"
 
-    def open(self, memory_limit_bytes: int | None = None) -> Backend:
+    def _open(self, memory_limit_bytes: int | None) -> Backend:
         from accy_async.backends.cuda import CudaBackend
 
         return CudaBackend(memory_limit_bytes=memory_limit_bytes)
@@ -190,7 +207,7 @@ class Vulkan(Hardware):
         reason = harness.unavailable()
         return f"no Vulkan: {reason}" if reason else ""
 
-    def open(self, memory_limit_bytes: int | None = None) -> Backend:
+    def _open(self, memory_limit_bytes: int | None) -> Backend:
         from accy_async.backends.vulkan import VulkanBackend
 
         return VulkanBackend(

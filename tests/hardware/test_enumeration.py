@@ -25,7 +25,6 @@ from accy_async.graph.outcome import RunCancelled
 from tests.hardware.kinds import CUDA, FAKE_CUDA, VULKAN, Faults, Hardware, on
 from tests.hardware.scenes import SCENES, Scene, replays
 from tests.harness.steps import Outcome, cancel_scope, perform
-from tests.threads import join_threads
 
 MOST = 400
 """How many calls of a scene are refused at most: there are fewer than that."""
@@ -174,7 +173,7 @@ async def test_each_call_in_the_life_of_a_device_failing_once(
             try:
                 backend.close()
             finally:
-                await anyio.to_thread.run_sync(join_threads)
+                await anyio.to_thread.run_sync(hardware.join_threads, backend)
 
     await live()
     before = driver.count()

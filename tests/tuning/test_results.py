@@ -27,7 +27,6 @@ from accy_async.tuning.measuring import Candidate
 from accy_async.tuning.measuring.workspace import first_wrong
 from tests.cpu import native
 from tests.hardware.kinds import CUDA, VULKAN, Hardware, on
-from tests.threads import join_threads
 from tests.tuning.devices import launch_of, upload
 
 pytestmark = pytest.mark.anyio
@@ -101,7 +100,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     backend = hardware.open()
     yield Device(backend, hardware.artifact)
     backend.close()
-    join_threads()
+    hardware.join_threads(backend)
     hardware.check_closed(backend)
 
 
