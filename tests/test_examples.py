@@ -48,7 +48,9 @@ SAYS = {
     "fragment_pagerank": ["all sum up to 1.000000", "off by less than 1e-12: True"],
     "fragment_training": [
         "first loss as numpy's: True",
-        "loss 1.70 -> 0.16, 95% right",
+        "losses of 200 steps as numpy's: True",
+        "loss 1.50 -> 0.07, 96% right",
+        "of 50 flowers never seen, 100% right",
     ],
     "fragment_transformer": ["right: "],
     **{name: _without_gpu(*libraries) for name, (_, libraries) in BORROWED.items()},
