@@ -87,3 +87,7 @@ class Hazards:
             if memory.reads:
                 memory.reads.clear()
         return needs_barrier
+
+    def forget_barriers(self) -> None:
+        """Say that barriers were not submitted: what comes next takes one again."""
+        self.ordered = 0

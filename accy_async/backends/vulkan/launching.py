@@ -175,7 +175,12 @@ def launch_on(
         stream.turn_to(queue)
     if recorder is not None and launch.is_repeated():
         is_held = queue.hold(launch.reads, launch.writes)
-        queue.put(launch.recording(recorder, queue, is_held=is_held).native)
+        try:
+            recording = launch.recording(recorder, queue, is_held=is_held)
+        except BaseException:
+            queue.hazards.forget_barriers()  # its own is not there
+            raise
+        queue.put(recording.native)
         batch = queue.batch()
     else:
         vulkan = queue.device.vulkan

@@ -158,6 +158,7 @@ class VulkanQueue:
         self.hazards = Hazards(self)
         self._open: Batch | None = None
         self._seen: dict[VulkanQueue, int] = {}
+        self._owed: dict[VulkanQueue, int] = {}  # what refused batches would have
         self._idle: list[Any] = []
         vulkan, lib = device.vulkan, device.vulkan.lib
         kind = vulkan.struct(
@@ -186,6 +187,7 @@ class VulkanQueue:
         batch = self._open
         if batch is None:
             batch = self._open = Batch(self, self.submitted + 1)
+            batch.waits, self._owed = self._owed, {}
             self._opened.append(self)
         return batch
 
@@ -301,6 +303,12 @@ class VulkanQueue:
             return
         if number > other.submitted:
             other.flush()
+        if number > other.submitted:  # it was refused: what came before it is left
+            for before, reached in other._owed.items():
+                self.wait_for(before, reached)
+            number = other.submitted
+            if self._seen.get(other, 0) >= number:
+                return
         self._seen[other] = number
         self.batch().waits[other] = number
 
@@ -332,8 +340,9 @@ class VulkanQueue:
         """Take the open batch for refused; the backend ends its operations."""
         self._open = None
         self._opened.remove(self)
-        # Its number comes again; what it was to wait for is asked for anew.
-        self._seen.clear()
+        # Its number comes again; the next one holds apart and waits in its place.
+        self.hazards.forget_barriers()
+        self._owed.update(batch.waits)
         batch.is_finished = True
         self.refused.append(batch)
         reset = self.device.vulkan.lib.vkResetCommandBuffer
