@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu.peers import NAMES_GONE
 from tests.conftest import cuda_missing
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -22,10 +23,10 @@ BORROWED = {
 }
 """Examples of other libraries' kernels: what they say on a GPU, and the libraries."""
 
-NAMES_GONE = """
+GIVING_NAMES_BACK = f"""
 import runpy, sys
 import numpy as np
-for name, now in (("row_stack", "vstack"), ("in1d", "isin"), ("trapz", "trapezoid")):
+for name, now in {NAMES_GONE}.items():
     if not hasattr(np, name):
         setattr(np, name, getattr(np, now))
 runpy.run_path(sys.argv[1], run_name="__main__")
@@ -119,7 +120,7 @@ def test_kernels_of_other_libraries_run_on_a_gpu(name: str) -> None:
         if find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
     result = subprocess.run(
-        [sys.executable, "-c", NAMES_GONE, str(EXAMPLES / f"{name}.py")],
+        [sys.executable, "-c", GIVING_NAMES_BACK, str(EXAMPLES / f"{name}.py")],
         capture_output=True,
         text=True,
         timeout=120,

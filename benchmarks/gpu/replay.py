@@ -8,14 +8,16 @@ installed (theirs are captured from streams). Then what a plan's first runs cost
 its graph has paid for itself, and what rebinding costs.
 
 Times are of the host, from the call to the moment when the work is known to be done;
-each figure is the median of its rounds, in which every way has its turn.
+each figure is the median of its rounds, in which every way has its turn. Beneath each
+table stands what ours takes more than the bare graph, and whether it may.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -27,11 +29,17 @@ from accy_async.artifact.geometry import FixedLaunch
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.session import Session, open_session
+from benchmarks.gpu.tables import verdict
 from benchmarks.measuring import Figure, machine, show
 
 SIZES = (10, 100, 1000)
 CHAINS = {"one chain": 1, "eight chains": 8}
+LOOPS = ("asyncio", "trio")
 ROUNDS = 15
+MOST_MORE_US = 5.0
+"""What awaiting our prepared plan may take more than the bare graph and wait."""
+
+BARE = "bare cuGraphLaunch and wait"
 _REPLAYS = {10: 200, 100: 100, 1000: 20}
 
 PTX = """
@@ -232,6 +240,20 @@ async def per_await(run: Callable[[], Awaitable[object]], replays: int) -> float
     return (time.perf_counter() - started) / replays * 1e6
 
 
+def _prepared(loop: str) -> str:
+    return f"ours, prepared ({loop})"
+
+
+def judge(taken: Mapping[str, Sequence[float]]) -> list[str]:
+    """How much more than the bare graph ours takes on each loop, and whether it may."""
+    bare = statistics.median(taken[BARE])
+    return [
+        f"{_prepared(loop)}, more than bare: "
+        + verdict(statistics.median(taken[_prepared(loop)]) - bare, MOST_MORE_US, "us")
+        for loop in LOOPS
+    ]
+
+
 def ours(
     loop: str, count: int, chains: int, others: dict[str, Callable[[], object]]
 ) -> dict[str, list[float]]:
@@ -249,15 +271,13 @@ def ours(
             memory = [
                 session.backend.buffer_address(bindings[name].handle) for name in names
             ]
-            bare = {"bare cuGraphLaunch and wait": Bare.make(count, memory).replay}
+            bare = {BARE: Bare.make(count, memory).replay}
             for number in range(ROUNDS + 1):
                 found = {
                     name: per_replay(call, replays)
                     for name, call in {**bare, **others}.items()
                 }
-                found[f"ours, prepared ({loop})"] = await per_await(
-                    prepared.run, replays
-                )
+                found[_prepared(loop)] = await per_await(prepared.run, replays)
                 for name, how, times in (
                     ("lowered", "automatic", replays),
                     ("node by node", "never", max(2, replays // 10)),
@@ -341,7 +361,7 @@ def main() -> None:
                 if replay is not None:
                     others[title] = replay
             taken: dict[str, list[float]] = {}
-            for loop in ("asyncio", "trio"):
+            for loop in LOOPS:
                 for way, samples in ours(loop, count, chains, others).items():
                     taken.setdefault(way, []).extend(samples)
             show(
@@ -349,6 +369,7 @@ def main() -> None:
                 [Figure(way, tuple(samples)) for way, samples in taken.items()],
                 unit="us",
             )
+            print(*judge(taken), "", sep="\n")
     print_first_runs()
 
 

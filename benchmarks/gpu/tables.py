@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-__all__ = ["Row", "Target", "show"]
+__all__ = ["Row", "Target", "show", "verdict"]
 
 
 @attrs.frozen
@@ -92,17 +92,42 @@ def show(
     console.print(f"medians; {word} is better\n")
 
 
+def verdict(
+    found: float,
+    bound: float,
+    unit: str = "",
+    *,
+    digits: int = 2,
+    more_is_better: bool = False,
+) -> str:
+    """A bound, what was found, and whether it is met.
+
+    Args:
+        found: the figure.
+        bound: what it may be at most; at least, where more is better.
+        unit: said behind the bound.
+        digits: of the figure, behind the point.
+        more_is_better: True for rates.
+    """
+    is_met = found >= bound if more_is_better else found <= bound
+    sign = ">=" if more_is_better else "<="
+    unit = f" {unit}" if unit else ""
+    word = "met" if is_met else "MISSED"
+    return f"{sign} {bound:g}{unit}: {found:.{digits}f}, {word}"
+
+
 def _judge(
     row: Row, target: Target, rows: Mapping[str, Row], more_is_better: bool
 ) -> str:
     other = rows.get(target.row)
     if other is None or not other.samples or not row.samples:
         return ""
-    found = row.median / other.median
-    is_met = found >= target.factor if more_is_better else found <= target.factor
-    bound = ">=" if more_is_better else "<="
-    verdict = "met" if is_met else "MISSED"
-    return f"{bound} {target.factor:g} x {target.row}: {found:.2f}, {verdict}"
+    return verdict(
+        row.median / other.median,
+        target.factor,
+        f"x {target.row}",
+        more_is_better=more_is_better,
+    )
 
 
 def _number(value: float) -> str:

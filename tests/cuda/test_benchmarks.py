@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+import numpy as np
 import pytest
 
 import accy_async
 from benchmarks.gpu import __main__ as program
-from benchmarks.gpu import launch, overlap, scan
-from benchmarks.gpu.tables import Row, Target, show
+from benchmarks.gpu import launch, overlap, peers, replay, scan, wake
+from benchmarks.gpu.tables import Row, Target, show, verdict
+from benchmarks.gpu.ways import LOOPS
 from tests.cuda.fake import FakeDriver
 
 
@@ -53,6 +55,63 @@ def test_a_target_stands_beside_what_it_is_held_against(
     assert verdict in told
     assert "not installed" in told
     assert told.count("met") - told.count("whether it is met") == ("met" in verdict)
+
+
+def test_a_verdict_says_bound_and_figure() -> None:
+    assert verdict(2, 2, digits=0) == "<= 2: 2, met"
+    assert verdict(3.04, 3.0, "% of a core", digits=1) == (
+        "<= 3 % of a core: 3.0, MISSED"
+    )
+    assert verdict(float("nan"), 1.0).endswith("MISSED")
+
+
+def test_waking_is_held_against_its_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = [13.0] * 98 + [16.0] * 2
+    wake._judge_short("asyncio", samples, (10.0, 11.0))
+    wake._judge_short("trio", samples, (10.0, 11.0))
+    wake._judge_long([34.0, 20.0, 90.0], 0.031)
+    wake._judge_waiters([100.0] * 98 + [2500.0] * 2, 2)
+    assert capsys.readouterr().out.splitlines() == [
+        "    p50 <= 1.4 x C++: 1.30, met",
+        "    p99 <= 1.4 x C++: 1.45, MISSED",
+        "    p50 <= 1.7 x C++: 1.30, met",
+        "    p99 <= 1.7 x C++: 1.45, met",
+        "    late, p50 <= 35 us: 34.0, met",
+        "    busy <= 3 % of a core: 3.1, MISSED",
+        "    threads more <= 2: 2, met",
+        "    the ticker's p99 <= 2000 us late: 2500, MISSED",
+    ]
+    assert set(wake.MOST_TIMES) == set(LOOPS)
+
+
+def test_a_replay_is_held_against_the_bare_graph() -> None:
+    taken = {
+        replay.BARE: [20.0, 21.0, 30.0],
+        "ours, prepared (asyncio)": [25.0, 25.5],
+        "ours, prepared (trio)": [29.0],
+    }
+    assert replay.judge(taken) == [
+        "ours, prepared (asyncio), more than bare: <= 5 us: 4.25, met",
+        "ours, prepared (trio), more than bare: <= 5 us: 8.00, MISSED",
+    ]
+
+
+def test_numba_finds_the_names_that_numpy_has_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are given back before its target is imported."""
+    for name in peers.NAMES_GONE:
+        monkeypatch.setattr(np, name, None, raising=False)
+        monkeypatch.delattr(np, name)
+
+    def found(module: str) -> None:
+        assert module == "numba.cuda"
+        assert all(hasattr(np, name) for name in peers.NAMES_GONE)
+        raise ImportError(module)
+
+    monkeypatch.setattr(peers, "import_module", found)
+    with pytest.raises(ImportError, match="numba"):
+        peers.numba_cuda()
 
 
 def test_our_ways_to_launch_all_launch(driver: FakeDriver) -> None:
