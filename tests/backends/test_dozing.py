@@ -110,6 +110,32 @@ async def test_up_in_time_it_polls_and_nobody_else_looks(scene: Scene) -> None:
     assert bell.pollers == 0
 
 
+async def test_many_that_sleep_burn_no_core(scene: Scene) -> None:
+    """C42: sixteen waits on four streams: no look, no poll and no thread meanwhile."""
+    bell = scene.enter()
+    lines = [scene.line, *(scene.device.line(slot) for slot in (1, 2, 3))]
+    scanner = scene.device.hub.scanner
+    assert isinstance(scanner, NativeScanner)
+    with anyio.fail_after(PATIENCE_S):
+        async with anyio.create_task_group() as tasks:
+            for line in lines:
+                line.advance()
+                for _ in range(4):
+                    tasks.start_soon(line.wait_reached, line.submitted)
+            await wait_all_tasks_blocked()
+            assert len(scene.alarm) == 16
+            assert bell.pollers == 0
+            assert scanner.looks == 0
+            assert not scene.device.threads()
+            for line in lines:
+                scene.device.do(line)
+            await scene.ring()
+    for line in lines:
+        assert not line._waiters
+        assert line.armed is None
+    scene.check_clean()
+
+
 async def test_without_much_time_left_it_does_not_sleep(scene: Scene) -> None:
     bell = scene.enter()
     scene.alarm.lag.allowance = LONG_NS - 10_000

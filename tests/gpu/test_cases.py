@@ -6,6 +6,7 @@ import ctypes
 import random
 import re
 import threading
+import time
 
 import anyio
 import anyio.lowlevel
@@ -19,7 +20,7 @@ from accy_async.artifact import (
     KernelArtifact,
     KernelCallArtifact,
 )
-from accy_async.backends import BufferHandle
+from accy_async.backends import BufferHandle, LaunchRequest, LoadedArtifact
 from accy_async.backends.cuda import CudaBackend
 from accy_async.backends.cuda.driver import check, load_driver
 from accy_async.compiler.emit import compile_ptx
@@ -34,6 +35,8 @@ from accy_async.errors import (
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions, NodeState
 from accy_async.graph.pace import TOGETHER
 from accy_async.session import open_session
+from accy_async.tuning import MeasureOptions, RaceRules
+from accy_async.tuning.measuring import Candidate, measure
 from tests.gpu import native
 from tests.gpu.harness import run_script
 
@@ -167,6 +170,76 @@ async def test_c65_cached_memory_counts_for_no_limit_and_comes_back() -> None:
     assert statistics["used_bytes"] == 0
     assert statistics["reserved_bytes"] < most_reserved / 2  # some the driver keeps
     backend.close()
+
+
+async def test_c42_waiting_burns_no_core() -> None:
+    """A second takes a tenth of a core at most, for one wait and for sixteen."""
+    native.host_words()
+    async with open_session("cuda") as session, session.stream() as stream:
+        backend = session.backend
+        artifact = native.artifact("spin")
+        loaded = backend.load_artifact(artifact)
+        prepared = backend.prepare_launch(spin_request(artifact, loaded, 10**9))
+        for waits in (1, 16):
+            busy, begun = time.process_time(), time.perf_counter()
+            backend.submit_launch(prepared, stream)
+            async with anyio.create_task_group() as group:
+                for _ in range(waits):
+                    group.start_soon(backend.wait_stream, stream)
+            elapsed = time.perf_counter() - begun
+            assert time.process_time() - busy < 0.1 * elapsed
+        backend.destroy(loaded)
+
+
+async def test_c33_tiny_kernels_are_told_apart() -> None:
+    """Of 3, 5 and 8 us: at most 15 % above a thousand queued ones, in their order."""
+    native.host_words()
+    takes_ns = (3_000, 5_000, 8_000)
+    async with open_session("cuda") as session, session.stream() as stream:
+        backend = session.backend
+        artifact = native.artifact("spin")
+        loaded = backend.load_artifact(artifact)
+        requests = [spin_request(artifact, loaded, one) for one in takes_ns]
+        outcome = await measure(
+            backend,
+            [
+                Candidate(name=f"{one} ns", request=request)
+                for one, request in zip(takes_ns, requests, strict=True)
+            ],
+            MeasureOptions(
+                rules=RaceRules(min_rounds=8, max_rounds=48, repeats=0), check=None
+            ),
+        )
+        delay = backend.prepare_launch(spin_request(artifact, loaded, 20_000_000))
+        begin, end = (backend.create_event(timing=True) for _ in range(2))
+        medians = []
+        for request, one in zip(requests, outcome.candidates, strict=True):
+            prepared = backend.prepare_launch(request)
+            backend.submit_launch(delay, stream)  # so that the device waits for no one
+            backend.record_event(begin, stream)
+            for _ in range(1000):
+                backend.submit_launch(prepared, stream)
+            backend.record_event(end, stream)
+            await backend.wait_stream(stream)
+            assert one.median_ns is not None
+            assert one.median_ns <= 1.15 * backend.elapsed_ns(begin, end) / 1000
+            medians.append(one.median_ns)
+        assert medians == sorted(medians)
+        assert outcome.winner == "3000 ns"
+        for made in (begin, end, loaded):
+            backend.destroy(made)
+
+
+def spin_request(
+    artifact: KernelArtifact, loaded: LoadedArtifact, nanoseconds: int
+) -> LaunchRequest:
+    """A launch of one thread that takes so long."""
+    return LaunchRequest(
+        artifact=artifact,
+        loaded=loaded,
+        geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1)),
+        scalars=(ScalarArgument.u64(nanoseconds),),
+    )
 
 
 async def test_c67_many_launches_behind_a_long_one_leave_the_loop_alone() -> None:

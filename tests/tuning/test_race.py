@@ -134,6 +134,7 @@ def test_a_clock_that_ramps_makes_it_begin_again() -> None:
 
 
 def test_a_neighbour_that_stays_is_reported() -> None:
+    """C30: the better one still wins, and the verdict says that it was contended."""
     race = Race(2, QUICK)
     random = np.random.default_rng(2)
     while not race.is_over:
@@ -148,7 +149,7 @@ def test_a_neighbour_that_stays_is_reported() -> None:
 
 
 def test_attempts_that_disagree_leave_it_undecided() -> None:
-    """A neighbour slows one candidate, then the other: neither is to be believed."""
+    """C30: a neighbour slows one, then the other: neither is to be believed."""
     race = Race(3, QUICK)
     drift = 0
     while not race.is_over:

@@ -79,6 +79,7 @@ def test_artifact_of_another_family_is_refused() -> None:
 
 @pytest.mark.parametrize("artifact", [b"", b"\1\2\3", bytes(200), b"\x89accy\r\n\x1a"])
 def test_bytes_that_are_none_are_refused_with_their_offset(artifact: bytes) -> None:
+    """C26: what was cut short or is none of ours is told apart from an empty cache."""
     with pytest.raises(InvalidArtifact) as caught:
         decode_schedule_tuning_artifact(PRODUCT, artifact)
     assert caught.value.offset is not None
@@ -141,6 +142,7 @@ def test_a_refused_import_changes_nothing() -> None:
 
 
 def test_a_reader_answers_for_just_what_was_measured() -> None:
+    """C28: another device, format or version is a miss, and no error."""
     reader = ScheduleReader(DEVICE, [RECORD])
     assert reader.resolve(PROBLEM) == (8, 8)
     for other in (
@@ -161,6 +163,7 @@ def test_a_winner_that_is_no_candidate_is_refused() -> None:
 
 
 def test_a_family_reader_answers_for_just_what_was_measured() -> None:
+    """C28: the same for families of kernels."""
     reader = FamilyTuningReader(DEVICE, [FAMILY_RECORD])
     key = FAMILY_RECORD.key
     assert reader.resolve(key) == FAMILY_RECORD.target

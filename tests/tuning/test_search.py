@@ -318,6 +318,7 @@ async def test_others_are_built_while_some_are_measured() -> None:
 
 
 async def test_builds_that_never_return_are_given_up_and_others_go_on() -> None:
+    """C35: a build has its time limit, and holds up neither search nor its end."""
     device = device_of(valley)
     build = build_on(device)
     gate = threading.Event()
@@ -352,6 +353,7 @@ async def test_equal_artifacts_are_loaded_once() -> None:
 
 
 async def test_cancelled_at_any_sample_it_goes_on_from_there() -> None:
+    """C75: a search too keeps what it had measured."""
     device = device_of(valley)
     scope = anyio.CancelScope()
     kept = None

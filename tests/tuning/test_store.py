@@ -73,6 +73,7 @@ def test_the_best_stays_and_the_others_files_go(store: TuningStore) -> None:
 def test_damaged_files_are_a_miss_and_are_pruned(
     store: TuningStore, damage: str
 ) -> None:
+    """C26: cut or changed anywhere, a file costs its own record and no exception."""
     store.keep(KIND, [numbered(number) for number in range(5)])
     victim = files(store)[2]
     whole = victim.read_bytes()
@@ -126,6 +127,7 @@ def test_what_cannot_be_read_is_refused_and_changes_nothing(
 
 
 def test_a_winner_that_fails_is_forgotten_on_disk_too(store: TuningStore) -> None:
+    """C28: a kept choice that cannot be launched is dropped, and only that."""
     store.keep(KIND, [numbered(1), numbered(2)])
     assert store.forget(KIND, numbered(1))
     assert not store.forget(KIND, numbered(1))
@@ -228,6 +230,7 @@ def test_eight_writers_lose_no_record(store: TuningStore) -> None:
 
 @needs_fork
 def test_killed_writers_leave_a_store_that_loads(store: TuningStore) -> None:
+    """C26: a kill in the midst of a write leaves whole files only."""
     random_source = random.Random(5)
     writers = [write(store.folder, range(me, me + 1), 60.0) for me in range(1, 4)]
     try:
