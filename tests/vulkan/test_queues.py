@@ -13,6 +13,8 @@ import attrs
 import numpy as np
 import pytest
 
+from accy_async.backends.completion import Completion
+from accy_async.backends.loops import current_bell
 from accy_async.backends.vulkan import VulkanBackend, streams
 from accy_async.backends.vulkan.device import VulkanDevice as NativeDevice
 from accy_async.backends.vulkan.families import QueueFamily
@@ -100,6 +102,38 @@ async def test_the_thread_hears_of_queues_that_it_does_not_wait_for(
                 device.mix(buffer, 1, stream)
                 group.start_soon(backend.wait_stream, stream)
                 await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+async def test_streams_that_only_wait_for_other_queues_are_followed_there(
+    device: VulkanDevice,
+) -> None:
+    """By who looks, and by who sleeps until a position that is not the last."""
+    backend = device.backend
+    one, other = backend.create_stream(), backend.create_stream()
+    event = backend.create_event()
+    buffer = device.write([1], one)
+    line = backend.mark(other).timeline
+    for sleeps in (False, True):
+        completions = []
+        for turn in range(2):
+            device.mix(buffer, turn, one)
+            backend.record_event(event, one)
+            backend.stream_wait_event(other, event)
+            if sleeps:
+                completions.append(Completion(current_bell()))
+                line.watch(line.submitted, completions[-1])
+        with anyio.fail_after(5):
+            for completion in completions:
+                await completion.wait()
+            while not backend.is_stream_idle(other):
+                await anyio.lowlevel.checkpoint()
+    state = device.vulkan._stream(other)
+    device.mix(buffer, 2, other)
+    backend.record_event(event, other)
+    await backend.wait_stream(other)
+    backend.stream_wait_event(other, event)
+    assert state.queues == state._own  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

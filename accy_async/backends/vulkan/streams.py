@@ -82,7 +82,8 @@ class VulkanStream(StreamState):
 
     Attributes:
         pending: operations that are not with the queue yet.
-        queues: where its operations may be.
+        queues: where its operations may be, and those of other streams that its own
+            end with.
         batch: the one that the last operation handed over ends with.
         handed: the position of that operation.
         blocked_at: the position of a kernel that may fail and is at work; 0 for none.
@@ -97,7 +98,8 @@ class VulkanStream(StreamState):
         copies: VulkanQueue | None = None,
     ) -> None:
         super().__init__(timeline)
-        self.queues = (queue,) if copies is None else (queue, copies)
+        self._own = (queue,) if copies is None else (queue, copies)
+        self.queues: tuple[VulkanQueue, ...] = self._own
         self.queue = queue
         self._copies = copies
         self.journal = Journal()
@@ -141,11 +143,15 @@ class VulkanStream(StreamState):
             queue.wait_for(also.queue, also.number)
             queue.end(self, position)
             return
+        if last is None:  # nothing of it is left anywhere
+            self.queues = self._own
         if also is not None and (last is None or also.number > last.number):
             last = also
         if last is None:
             self.timeline.complete(position)
             return
+        if last.queue not in self.queues:
+            self.queues = (*self.queues, last.queue)
         last.ended.append(Ended(self, position, None, None))
         self.batch = last
         self.handed = position
