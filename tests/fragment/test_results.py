@@ -2,35 +2,51 @@
 
 Every operation, dtype and odd extent, with arguments that are not contiguous. A result
 of one operation has one rounding of its dtype, exp, log and tanh have 2 units in the
-last place; a sum of n numbers has n roundings of their magnitudes, at the most.
+last place; a sum of n numbers has n roundings of their magnitudes, at the most, in the
+dtype that sums are kept in, and is rounded once. Integers are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from accy_async import DType, open_session
+from accy_async import DType, Session, open_session
 from accy_async.compiler import tensor
+from accy_async.compiler.preparation import FragmentCompilerOptions
+from accy_async.compiler.semantic import Module, evaluate
 from accy_async.compiler.semantic.numbers import decode, encode
 from accy_async.compiler.semantic.types import TensorType
-from tests.kernelization.harness import UNIT
+from tests.kernelization.harness import FLOATS, UNIT
+from tests.preparation.harness import arguments_of
+from tests.preparation.programs import programs
 
 pytestmark = pytest.mark.anyio
 
 Array = np.ndarray[Any, Any]
+Function = Callable[[Any, Any], dict[str, Any]]
 EXTENTS = (0, 1, 3, 17, 1025, 4096)
 ROWS = 3
-FLOATS = (DType.F16, DType.BF16, DType.F32, DType.F64)
+OF_EACH_KIND = (
+    "add", "divide", "quotient", "less", "exp", "flipped", "sum", "mean", "max",
+    "columns", "cumsum", "softmax", "product",
+)  # fmt: skip
+HALVES = (DType.F16, DType.BF16)
 INTEGERS = tuple(d for d in DType if d.is_integer)
 each_device = pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 )
 SINGLE = 5
 """Half units: 2 units in the last place of f32, and the rounding to the dtype."""
+SUMS = {dtype: UNIT[DType.F32 if dtype in HALVES else dtype] for dtype in FLOATS}
+"""Half a unit in the last place of 1, in the dtype that sums are kept in."""
 
 
 @pytest.fixture
@@ -78,8 +94,8 @@ def of_floats(x: Any, y: Any) -> dict[str, Any]:
     return results
 
 
-def magnitudes(name: str, x: Array, y: Array, exact: Array) -> Array:
-    """What a result's roundings are relative to, with how many there may be."""
+def bound_of(name: str, dtype: DType, x: Array, y: Array, exact: Array) -> Array:
+    """How far a result of `of_floats` may be from the exact one."""
     count, size = x.shape[1] + 2, np.abs(x)
     sums = {
         "sum": lambda: size.sum(1) * count,
@@ -90,80 +106,123 @@ def magnitudes(name: str, x: Array, y: Array, exact: Array) -> Array:
         "softmax": lambda: exact * (count + 2 * SINGLE + 8 * size.max(initial=0)),
     }
     if name in sums:
-        return np.asarray(sums[name]())
+        return of_sum(dtype, sums[name](), exact)
     is_single = name in ("divide", "log", "exp", "tanh", "sqrt")
-    return np.abs(exact) * (SINGLE if is_single else 1)
+    return UNIT[dtype] * np.abs(exact) * (SINGLE if is_single else 1) + least(dtype)
+
+
+def of_sum(dtype: DType, roundings: Array, exact: Array) -> Array:
+    """The bound of sums: these roundings of theirs, and the result's (a mean's two)."""
+    error = SUMS[dtype] * roundings
+    return np.asarray(error + 2 * UNIT[dtype] * (np.abs(exact) + error) + least(dtype))
+
+
+def least(dtype: DType) -> float:
+    """What a rounding may be off by where numbers are subnormal."""
+    tiny = float(np.finfo(np.float32).tiny)
+    return tiny + 2.0**-25 if dtype is DType.F16 else tiny
+
+
+def same(given: Array, exact: Array, what: object) -> None:
+    np.testing.assert_array_equal(given, exact, err_msg=str(what))
+    assert given.dtype == exact.dtype, what
+
+
+def near(given: Array, exact: Array, bound: Array, what: object) -> None:
+    assert given.shape == exact.shape, what
+    wide = given.astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(wide), np.isnan(exact), err_msg=str(what))
+    assert not (np.abs(wide - exact) > bound).any(), what
+
+
+def values_of(dtype: DType, shape: Sequence[int], seed: int = 0) -> Array:
+    """Small numbers as the dtype rounds them, bf16 held as float32."""
+    generator = np.random.default_rng(seed)
+    if dtype.is_float:
+        type = TensorType(dtype, tuple(shape))
+        values = decode(encode(generator.standard_normal(shape), type), type)
+        return values.astype(dtype.numpy if dtype is not DType.BF16 else np.float32)
+    if dtype is DType.BOOL:
+        return generator.random(shape) < 0.5
+    low = -9 if dtype.is_signed else 0
+    return generator.integers(low, 10, shape).astype(dtype.numpy)
 
 
 def drawn(dtype: DType, extent: int, seed: int) -> Array:
-    """Every second element of a column-major array, as the dtype rounds it."""
-    generator = np.random.default_rng(seed)
-    shape = (ROWS, extent)
-    if dtype.is_float:
-        type = TensorType(dtype, shape)
-        values = decode(encode(generator.standard_normal(shape), type), type)
-        values = values.astype(dtype.numpy if dtype is not DType.BF16 else np.float32)
-    elif dtype is DType.BOOL:
-        values = generator.random(shape) < 0.5
-    else:
-        low = -9 if dtype.is_signed else 0
-        values = generator.integers(low, 10, shape).astype(dtype.numpy)
+    """Every second element of a column-major array."""
+    values = values_of(dtype, (ROWS, extent), seed)
     wide = np.zeros((2 * ROWS, max(extent, 1)), values.dtype, order="F")[:, :extent]
     wide[::2] = values
     return wide[::2]
 
 
+def within(function: Function, dtype: DType, extent: int) -> Function:
+    """All of its operations; some of each kind where only the dtype is another."""
+    if extent == 17 or dtype in (DType.F32, DType.I32, DType.BOOL):
+        return function
+
+    def some(x: Any, y: Any) -> dict[str, Any]:
+        results = function(x, y)
+        return {name: results[name] for name in results if name in OF_EACH_KIND}
+
+    return some
+
+
 async def called(
-    device: str, function: Callable[..., Any], dtype: DType, *arguments: Array
+    session: Session,
+    function: Callable[..., Any],
+    dtype: DType,
+    *arguments: Array,
+    format: str | None = None,
 ) -> dict[str, Array]:
-    """The results of one call; bf16 travels as its bits."""
-    types = [f"{dtype}[{','.join(map(str, a.shape))}]" for a in arguments]
+    """The results of one call; bf16, held as float32, travels as its bits."""
     is_bf16 = dtype is DType.BF16
-    given = [a.view(np.uint32) >> 16 if is_bf16 else a for a in arguments]
-    if is_bf16:
-        given = [bits.astype(np.uint16) for bits in given]
-    async with (
-        open_session(device) as session,
-        await session.load_fragment(function, *types) as fragment,
-    ):
+    bits = {np.dtype(np.float32): dtype} if is_bf16 else {}
+    types = [
+        TensorType(bits.get(a.dtype) or DType.from_numpy(a.dtype), a.shape)
+        for a in arguments
+    ]
+    given = [
+        (np.ascontiguousarray(a).view(np.uint32) >> 16).astype(np.uint16)
+        if a.dtype in bits
+        else a
+        for a in arguments
+    ]
+    options = FragmentCompilerOptions(artifact_format=format)
+    async with await session.load_fragment(
+        function, *map(str, types), options=options
+    ) as fragment:
         results: dict[str, Array] = await fragment(*given)
-    if is_bf16:
-        return {
-            name: (bits.astype(np.uint32) << 16).view(np.float32)
-            if bits.dtype == np.uint16
-            else bits
-            for name, bits in results.items()
-        }
-    return results
+    if not is_bf16:
+        return results
+    return {
+        name: (bits.astype(np.uint32) << 16).view(np.float32)
+        if bits.dtype == np.uint16
+        else bits
+        for name, bits in results.items()
+    }
 
 
 @each_device
-@pytest.mark.parametrize(
-    ("dtype", "extent"),
-    [(d, e) for d in FLOATS for e in EXTENTS if d is DType.F32 or e in (3, 17)],
-)
-async def test_floats_are_those_of_numpy_in_float64(
-    device: str, dtype: DType, extent: int
-) -> None:
-    def function(x: Any, y: Any) -> dict[str, Any]:
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+async def test_floats_are_those_of_numpy_in_float64(device: str, dtype: DType) -> None:
+    def whole(x: Any, y: Any) -> dict[str, Any]:
         results = of_floats(x, y)
         if device == "cuda" and dtype is DType.F16:
             del results["product"]  # PTX has none, see docs/compiling.md
         return results
 
-    x, y = drawn(dtype, extent, 0), drawn(dtype, extent, 1)
-    results = await called(device, function, dtype, x, y)
-    wide = x.astype(np.float64), y.astype(np.float64)
-    expected = function(*wide)
-    assert results.keys() == expected.keys()
-    for name, exact in expected.items():
-        got = results[name].astype(np.float64)
-        assert got.shape == exact.shape, name
-        unit = UNIT[dtype]
-        bound = unit * magnitudes(name, *wide, exact) + float(np.finfo(np.float32).tiny)
-        if dtype is DType.F16:
-            bound = bound + 2.0**-25
-        assert (np.abs(got - exact) <= bound).all(), name
+    async with open_session(device) as session:
+        for extent in EXTENTS:
+            function = within(whole, dtype, extent)
+            x, y = drawn(dtype, extent, 0), drawn(dtype, extent, 1)
+            results = await called(session, function, dtype, x, y)
+            wide = x.astype(np.float64), y.astype(np.float64)
+            expected = function(*wide)
+            assert results.keys() == expected.keys()
+            for name, exact in expected.items():
+                bound = bound_of(name, dtype, *wide, exact)
+                near(results[name], exact, bound, (name, extent))
 
 
 def of_integers(x: Any, y: Any) -> dict[str, Any]:
@@ -210,18 +269,228 @@ def of_truths(x: Any, y: Any) -> dict[str, Any]:
 
 
 @each_device
-@pytest.mark.parametrize(
-    ("dtype", "extent"),
-    [(dtype, 17) for dtype in INTEGERS]
-    + [(DType.I32, e) for e in EXTENTS if e != 17]
-    + [(DType.BOOL, e) for e in (0, 1025)],
+@pytest.mark.parametrize("dtype", [*INTEGERS, DType.BOOL], ids=str)
+async def test_integers_and_truth_values_are_numpys(device: str, dtype: DType) -> None:
+    whole = of_truths if dtype is DType.BOOL else of_integers
+    async with open_session(device) as session:
+        for extent in EXTENTS:
+            function = within(whole, dtype, extent)
+            x, y = drawn(dtype, extent, 0), drawn(dtype, extent, 1)
+            results = await called(session, function, dtype, x, y)
+            for name, exact in function(x, y).items():
+                same(results[name], exact, (name, extent))
+
+
+def moved(x: Array, at: Array, updates: Array, axis: int, *, adds: bool) -> Array:
+    """What a scatter gives: indices outside are left out, the last of several stays."""
+    result = np.array(np.moveaxis(x, axis, 0))
+    inside = (at >= -len(result)) & (at < len(result))
+    parts = np.moveaxis(updates, axis, 0)[inside]
+    if adds:
+        np.add.at(result, at[inside], parts)
+    else:
+        result[at[inside]] = parts
+    return np.moveaxis(result, 0, axis)
+
+
+@each_device
+@pytest.mark.parametrize("dtype", list(DType), ids=str)
+async def test_what_is_gathered_and_scattered(device: str, dtype: DType) -> None:
+    """With many updates of one element, with none, and to none."""
+    indices = np.random.default_rng(3)
+
+    def function(*arguments: Any) -> dict[str, Any]:
+        x, u, v, at, inside = arguments
+        put: Callable[..., Any] = tensor.scatter
+        add: Callable[..., Any] = tensor.scatter_add
+        if isinstance(x, np.ndarray):
+            put, add = partial(moved, adds=False), partial(moved, adds=True)
+        results = {"set": put(x, at, u, 0)}
+        if min(x.shape):
+            results |= {"rows": np.take(x, inside, 0), "columns": np.take(x, inside, 1)}
+        if dtype is not DType.BOOL:
+            results |= {"added": add(x, at, u, 0), "across": add(x, at, v, 1)}
+        return results
+
+    shapes = [(17, 33, 300)]
+    if dtype in (DType.F32, DType.I32):
+        shapes += [(1, 1025, 3), (3, 1, 0), (3, 0, 17), (0, 3, 4096)]
+    async with open_session(device) as session:
+        for rows, columns, count in shapes:
+            given = [(rows, columns), (count, columns), (rows, count)]
+            arrays = [values_of(dtype, shape, seed) for seed, shape in enumerate(given)]
+            at = indices.integers(-rows - 2, rows + 2, count).astype(np.int32)
+            least_extent = min(rows, columns)
+            inside = at % max(1, least_extent) - least_extent // 2
+            results = await called(session, function, dtype, *arrays, at, inside)
+            expected = function(*arrays, at, inside)
+            assert results.keys() == expected.keys()
+            wide = [a.astype(np.float64) for a in arrays]
+            exact = function(*wide, at, inside)
+            sizes = function(*map(np.abs, wide), at, inside)
+            counts = function(*map(np.ones_like, wide), at, inside)
+            for name, result in results.items():
+                what = name, rows, columns, count
+                if dtype.is_float and name in ("added", "across"):
+                    bound = UNIT[dtype] * counts[name] * sizes[name] + least(dtype)
+                    near(result, exact[name], bound, what)
+                else:
+                    same(result, expected[name], what)
+
+
+@each_device
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+async def test_row_sparse_cross_entropy(device: str, dtype: DType) -> None:
+    """A label outside gives NaN."""
+
+    def function(*arguments: Any) -> dict[str, Any]:
+        rows, labels = arguments[::2], arguments[1::2]
+        losses = map(tensor.row_sparse_cross_entropy, rows, labels)
+        return {str(x.shape): loss for x, loss in zip(rows, losses, strict=True)}
+
+    arguments = []
+    for rows, classes in ((1, 1), (17, 33), (3, 4096), (1025, 3), (0, 17)):
+        labels = np.random.default_rng(rows).integers(0, classes, rows)
+        labels[16:17] = classes
+        arguments += [values_of(dtype, (rows, classes)), labels.astype(np.int32)]
+    async with open_session(device) as session:
+        results = await called(session, function, dtype, *arguments)
+    for x, labels in zip(arguments[::2], arguments[1::2], strict=True):
+        wide, classes = x.astype(np.float64), x.shape[1]
+        logs = np.log(np.exp(wide).sum(1))
+        inside = labels < classes
+        chosen = np.take_along_axis(wide, np.where(inside, labels, 0)[:, None], 1)[:, 0]
+        exact = np.where(inside, logs - chosen, np.nan)
+        size = np.abs(wide).max(initial=0)
+        roundings = classes + 2 * SINGLE + 8 * size + SINGLE * np.abs(logs)
+        near(results[str(x.shape)], exact, of_sum(dtype, roundings, exact), x.shape)
+
+
+CONTRACTIONS = (
+    ("bmk,bkn->bmn", (3, 17, 33), (3, 33, 19)),
+    ("bkm,bnk->bnm", (2, 1025, 3), (2, 5, 1025)),
+    ("bmlk,knbl->bmn", (4, 3, 5, 6), (6, 7, 4, 5)),  # by dot_general
+    ("mk,k->m", (17, 4096), (4096,)),
+    ("ab,cb,c->a", (17, 3), (5, 3), (5,)),
+    ("ii,ij->j", (17, 17), (17, 3)),
+    ("mk,kn->mn", (3, 0), (0, 4)),
+    ("xk,kn->xn", (0, 3), (3, 4)),
 )
-async def test_integers_and_truth_values_are_numpys(
-    device: str, dtype: DType, extent: int
-) -> None:
-    x, y = drawn(dtype, extent, 0), drawn(dtype, extent, 1)
-    function = of_truths if dtype is DType.BOOL else of_integers
-    results = await called(device, function, dtype, x, y)
-    for name, exact in function(x, y).items():
-        np.testing.assert_array_equal(results[name], exact, err_msg=name)
-        assert results[name].dtype == exact.dtype, name
+
+
+@each_device
+@pytest.mark.parametrize("dtype", [*FLOATS, DType.U8, DType.I32], ids=str)
+async def test_contractions(device: str, dtype: DType) -> None:
+    """Of matrices, batches of them and more; f16 on GPUs through CUDA C++."""
+
+    def contracted(equation: str, *operands: Any) -> Any:
+        if equation != "bmlk,knbl->bmn" or isinstance(operands[0], np.ndarray):
+            return np.einsum(equation, *operands)
+        lhs, rhs = operands
+        return tensor.dot_general(lhs, rhs, ([3, 2], [0, 3]), ([0], [2]))
+
+    def function(*arguments: Any) -> dict[str, Any]:
+        rest = iter(arguments)
+        return {
+            equation: contracted(equation, *(next(rest) for _ in shapes))
+            for equation, *shapes in CONTRACTIONS
+        }
+
+    shapes = [shape for _, *shapes in CONTRACTIONS for shape in shapes]
+    arguments = [values_of(dtype, shape, seed) for seed, shape in enumerate(shapes)]
+    format = "cuda_cubin" if (device, dtype) == ("cuda", DType.F16) else None
+    async with open_session(device) as session:
+        results = await called(session, function, dtype, *arguments, format=format)
+    if not dtype.is_float:
+        for name, exact in function(*arguments).items():
+            same(results[name], exact, name)
+        return
+    wide = [a.astype(np.float64) for a in arguments]
+    terms = function(*(np.ones_like(a) for a in wide))
+    sizes = function(*map(np.abs, wide))
+    for name, exact in function(*wide).items():
+        # Tensor cores: see docs/generated.md. What is between two steps is rounded.
+        bound = of_sum(dtype, 2 * (terms[name] + 16) * sizes[name], exact)
+        near(results[name], exact, bound + UNIT[dtype] * sizes[name], name)
+
+
+LINES = (
+    ((70000,), 0),  # one long line
+    ((4097, 3), 0),  # few long columns
+    ((3, 4097), 1),  # few long rows
+    ((5000, 130), 1),  # many rows
+    ((130, 5000), 0),  # many lines, near each other
+)
+
+
+@each_device
+@pytest.mark.parametrize("dtype", [*FLOATS, DType.I8, DType.I64], ids=str)
+async def test_cumulative_sums_along_every_axis(device: str, dtype: DType) -> None:
+    def function(*arguments: Any) -> dict[str, Any]:
+        return {
+            str(x.shape): np.cumsum(x, axis)
+            for x, (_, axis) in zip(arguments, LINES, strict=True)
+        }
+
+    arguments = [values_of(dtype, shape) for shape, _ in LINES]
+    async with open_session(device) as session:
+        results = await called(session, function, dtype, *arguments)
+    for x, (shape, axis) in zip(arguments, LINES, strict=True):
+        given = results[str(shape)]
+        if not dtype.is_float:
+            same(given, np.cumsum(x, axis), shape)
+            continue
+        wide = x.astype(np.float64)
+        exact = np.cumsum(wide, axis)
+        count = np.cumsum(np.ones_like(wide), axis) + 1
+        bound = of_sum(dtype, count * np.cumsum(np.abs(wide), axis), exact)
+        near(given, exact, bound, shape)
+
+
+@each_device
+async def test_transposes_and_arrays_that_are_not_contiguous(device: str) -> None:
+    def function(*arrays: Any) -> dict[str, Any]:
+        results = {}
+        for x in arrays:
+            results[f"{x.dtype} {x.shape}"] = np.transpose(x) + 0
+            if x.ndim == 3:
+                results[f"swapped {x.dtype}"] = np.swapaxes(x, 1, 2) + 0
+        return results
+
+    whole = values_of(DType.I32, (6, 90, 140))
+    arrays = [
+        whole[::-2, :70, ::-1],
+        whole[0].T[::3],
+        np.broadcast_to(whole[0, 0, :17], (1025, 17)),
+        whole[:, 3:3],
+        *(
+            values_of(dtype, (131, 160))[:, ::-1]
+            for dtype in DType
+            if dtype not in (DType.BF16, DType.BOOL)
+        ),
+    ]
+    async with open_session(device) as session:
+        results = await called(session, function, DType.I32, *arrays)
+    for name, exact in function(*arrays).items():
+        same(results[name], exact, name)
+
+
+async def _runs_like_the_reference(device: str, module: Module, seed: int) -> None:
+    arguments = arguments_of(module, seed)
+    async with (
+        open_session(device) as session,
+        await session.load_fragment(module) as fragment,
+    ):
+        results = await fragment(*arguments)
+    given = results if isinstance(results, tuple | list) else [results]
+    for actual, expected in zip(given, evaluate(module, arguments), strict=True):
+        assert actual.shape == expected.shape
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@each_device
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(programs(least=6, most=12), st.integers(0, 2**31))
+def test_random_programs(device: str, module: Module, seed: int) -> None:
+    """Bound: 1e-4 of the result and 1e-4, as programs grow little."""
+    anyio.run(_runs_like_the_reference, device, module, seed)
