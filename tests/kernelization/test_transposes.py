@@ -36,7 +36,7 @@ def squares(work: KernelizedWork) -> int:
         ("f32[90,3,70]", (2, 1, 0), CUDA),
         ("f32[2,40,3,80]", (3, 0, 2, 1), CUDA),
     ],
-    ids=lambda value: str(getattr(value, "format", value)),
+    ids=lambda value: str(value.format if isinstance(value, TargetProfile) else value),
 )
 def test_squares_hold_what_is_transposed(
     type: str, permutation: tuple[int, ...], target: TargetProfile
