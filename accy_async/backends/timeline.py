@@ -187,6 +187,8 @@ class Timeline:
         self.watch(position, completion)
         try:
             await completion.wait()
+        except GeneratorExit:  # see `unwatch`
+            raise
         except BaseException:
             self.unwatch(completion)
             raise
@@ -200,7 +202,12 @@ class Timeline:
         completion.set()
 
     def unwatch(self, completion: Completion) -> None:
-        """Forget a signal given to `watch`."""
+        """Forget a signal given to `watch`.
+
+        Not for a coroutine that is closed without having ended: the collector does that
+        to one that was dropped, wherever it happens to run, and there the thread may
+        hold this very lock. The signal is forgotten with the position then.
+        """
         with self._lock:
             self._waiters.pop(completion, None)
 

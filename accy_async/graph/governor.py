@@ -133,6 +133,9 @@ class Governor:
                     watched = self._watch(wanted, woken)
                 try:
                     await woken.wait()
+                except GeneratorExit:  # see `Timeline.unwatch`
+                    watched.clear()
+                    raise
                 finally:
                     for line in watched:
                         line.unwatch(woken)

@@ -71,6 +71,9 @@ class Tracker:
             news.set()
         try:
             await news.wait()
+        except GeneratorExit:  # see `Timeline.unwatch`
+            lines.clear()
+            raise
         finally:
             for line in lines:
                 line.unwatch(news)

@@ -51,6 +51,35 @@ async def test_an_array_collected_while_the_table_is_locked_ends_in_no_deadlock(
     assert not any(session.live_objects().values())
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("locked", ["the table", "the stream"])
+async def test_a_wait_collected_while_a_lock_is_held_ends_in_no_deadlock(
+    locked: str, anyio_backend: str
+) -> None:
+    """What was dropped without having ended is closed wherever the collector runs."""
+    device = RecordingBackend()
+    device.hold_all()
+    buffer, stream = device.allocate_buffer(4), device.create_stream()
+    device.fill_buffer(buffer, bytes(4), stream=stream)
+    device.destroy(buffer)  # once that is done
+    line = device.mark(stream).timeline
+    wait = device.wait_stream(stream)
+    while not line._waiters:
+        wait.send(None)
+    finished = threading.Event()
+
+    def close() -> None:
+        with device._table._lock if locked == "the table" else line._lock:
+            wait.close()
+        finished.set()
+
+    threading.Thread(target=close, daemon=True).start()
+    assert finished.wait(20.0)
+    device.release_all()  # its signal is given, and nobody is there
+    assert device.is_stream_idle(stream)
+    device.close()
+
+
 @pytest.mark.anyio
 async def test_what_the_collector_found_makes_room() -> None:
     device = CpuBackend(memory_limit_bytes=1 << 20)

@@ -132,6 +132,31 @@ async def test_a_part_with_an_array_is_submitted_while_it_waits_for_the_other() 
     check_all_empty(devices)
 
 
+async def test_a_copy_waits_for_no_more_than_it_comes_after() -> None:
+    """What else its device has to do is a graph of its own, behind."""
+    b = LaunchGraphBuilder()
+    x, z = (b.buffer(name, DType.U32, 4, device="cuda:0") for name in "xz")
+    y = b.scratch("y", DType.U32, 4, device="cuda:1")
+    b.kernel(ONE, [x.read_write], name="first")
+    b.kernel(TWO, [x.read, z.write], name="more")
+    b.kernel(ONE, [y.read_write], name="before")
+    b.copy(x, y, name="across")
+    b.kernel(ONE, [y.read_write], name="last")
+    b.kernel(ONE, [z.read_write], name="most")
+    devices = gpus(2)
+    async with opened(devices) as session:
+        given = {s: session.allocate(4, DType.U32, device="cuda:0") for s in "xz"}
+        made = await session.prepare(b.build(), given)
+        assert isinstance(made, SpanningPlan)
+        parts = {part.nodes: part for part in made.parts}
+        assert list(parts) == [
+            ("first",), ("more", "most"), ("before",), ("across",), ("last",)
+        ]  # fmt: skip
+        assert parts["across",].after == (0, 2)
+        await made.run()
+    check_all_empty(devices)
+
+
 async def test_a_run_whose_plan_is_closed_meanwhile_says_so() -> None:
     """Not that a stream was destroyed, of which its caller knows nothing."""
     devices = gpus(2)

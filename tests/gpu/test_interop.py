@@ -137,6 +137,8 @@ async def test_numba_both_ways() -> None:
         taken = cuda.as_cuda_array(array)
         assert (taken.copy_to_host() == values).all()
         given = cuda.to_device(values)
+        # It returns before its copy has arrived, and names no stream to wait for.
+        cuda.synchronize()
         back = session.adopt(given)
         assert (await session.download(back) == values).all()
         del taken

@@ -172,14 +172,19 @@ class Waits(Streams, Ownership):
 
     async def _wait_mark(self, mark: Mark, *, only_untold: bool = False) -> None:
         """Wait, and free what the wait showed to be idle before anybody looks."""
+        is_dropped = False
         try:
             await (mark.wait_untold() if only_untold else mark.wait())
+        except GeneratorExit:  # by the collector, on a thread that may hold the locks
+            is_dropped = True
+            raise
         except DeviceLost:
             self._is_loss_told = True
             raise
         finally:
-            self._discard_abandoned()
-            self._table.sweep()
+            if not is_dropped:
+                self._discard_abandoned()
+                self._table.sweep()
 
     async def settle(
         self, wait: Callable[[], object], grace_s: float | None = None

@@ -82,6 +82,8 @@ async def sleep(
         line.watch(position, arrival)
         try:
             await arrival.wait()
+        except GeneratorExit:  # see `Timeline.unwatch`
+            raise
         except BaseException:
             line.unwatch(arrival)
             raise
@@ -113,6 +115,7 @@ async def _doze(
     arrival = Arrival(bell, until, until, looks_itself=target - now <= _FAR_NS)
     line.watch(position, arrival)
     entry = alarm.call_at(at, arrival.rouse)
+    is_dropped = False
     try:
         await arrival.wait()
         if arrival.is_set:
@@ -126,9 +129,15 @@ async def _doze(
         await poll(line, position, bell, until)
         now = monotonic_ns()
         return now, now
+    except GeneratorExit:  # see `Timeline.unwatch`
+        is_dropped = True
+        raise
     finally:
-        alarm.cancel(entry)
-        line.unwatch(arrival)
+        if is_dropped:  # the alarm may be at it on this very thread, too
+            entry.call = None
+        else:
+            alarm.cancel(entry)
+            line.unwatch(arrival)
 
 
 def _sighting(line: CudaTimeline, begun: int) -> tuple[int, int]:

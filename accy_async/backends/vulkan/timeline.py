@@ -169,6 +169,8 @@ class VulkanTimeline(Timeline):
         self.watch(position, completion)
         try:
             await completion.wait()
+        except GeneratorExit:  # see `unwatch`
+            raise
         except BaseException:
             self.unwatch(completion)
             raise

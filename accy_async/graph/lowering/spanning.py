@@ -2,9 +2,11 @@
 
 Pure, as the outline is. Items are taken in stages: one that comes after an item of
 another device, or after a copy between devices, is a stage later than that. What is of
-one device and one stage becomes one *piece*, a plan of its own for that device alone;
-each copy from one device to another stays by itself. An edge from one part to another
-leads to a later stage, so that no two parts wait for each other; each is kept.
+one device and one stage becomes one *piece*, a plan of its own for that device alone,
+or two: first what others wait for, then the rest, for which they do not. Each copy from
+one device to another stays by itself. An edge from one part to another leads to a later
+stage, or to the rest of its own, so that no two parts wait for each other; each is
+kept.
 
 What a piece uses is bound to it, scratch too: the parts share their buffers.
 """
@@ -220,8 +222,20 @@ class _Split:
 
     def _members(self) -> list[list[int]]:
         """The items of each part, by stage and then by device."""
+        stages = self._stages()
+        awaited = self._awaited(stages)
+        groups: dict[tuple[int, int, int, bool], list[int]] = {}
+        for item in self._top.topological:
+            mine = self._home(item)
+            alone = -1 if mine >= 0 else item
+            is_rest = mine >= 0 and item not in awaited
+            key = (stages[item], mine, alone, is_rest)
+            groups.setdefault(key, []).append(item)
+        return [groups[key] for key in sorted(groups)]
+
+    def _stages(self) -> dict[int, int]:
+        """The stage of each item."""
         stages: dict[int, int] = {}
-        groups: dict[tuple[int, int, int], list[int]] = {}
         for item in self._top.topological:
             mine = self._home(item)
             stage = 0
@@ -229,9 +243,19 @@ class _Split:
                 is_same = mine >= 0 and self._home(before) == mine
                 stage = max(stage, stages[before] + (not is_same))
             stages[item] = stage
-            alone = -1 if mine >= 0 else item
-            groups.setdefault((stage, mine, alone), []).append(item)
-        return [groups[key] for key in sorted(groups)]
+        return stages
+
+    def _awaited(self, stages: dict[int, int]) -> set[int]:
+        """The items that something of another part waits for, within their stage."""
+        awaited: set[int] = set()
+        for item in reversed(self._top.topological):
+            mine = self._home(item)
+            for before in self._top.preds[item]:
+                is_same = mine >= 0 and self._home(before) == mine
+                is_near = is_same and stages[before] == stages[item]
+                if not is_same or (is_near and item in awaited):
+                    awaited.add(before)
+        return awaited
 
     def _home(self, item: int) -> int:
         """The device that an item is on; -1 for a copy between two."""
