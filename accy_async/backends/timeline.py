@@ -183,7 +183,13 @@ class Timeline:
 
         Cancellation: only the wait stops.
         """
-        completion = Completion()
+        await self.wait_signal(position, Completion())
+
+    async def wait_signal(self, position: int, completion: Completion) -> None:
+        """`watch`, and return once the signal is set, by the device or another.
+
+        Cancellation: only the wait stops.
+        """
         self.watch(position, completion)
         try:
             await completion.wait()

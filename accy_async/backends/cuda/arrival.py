@@ -79,14 +79,7 @@ async def sleep(
     sighting = _UNSEEN
     while line.completed < position:
         arrival = Arrival(bell, near, late)
-        line.watch(position, arrival)
-        try:
-            await arrival.wait()
-        except GeneratorExit:  # see `Timeline.unwatch`
-            raise
-        except BaseException:
-            line.unwatch(arrival)
-            raise
+        await line.wait_signal(position, arrival)
         sighting = _sighting(line, begun)
         near, late = 0, monotonic_ns()
     return sighting

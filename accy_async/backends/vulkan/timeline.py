@@ -165,15 +165,7 @@ class VulkanTimeline(Timeline):
         self, position: int, bell: Bell, begun: int, pace: Pace
     ) -> tuple[int, int]:
         """Sleep until the position is reached; as `Awaited.sleep`."""
-        completion = Completion(bell)
-        self.watch(position, completion)
-        try:
-            await completion.wait()
-        except GeneratorExit:  # see `unwatch`
-            raise
-        except BaseException:
-            self.unwatch(completion)
-            raise
+        await self.wait_signal(position, Completion(bell))
         now = monotonic_ns()
         return now, now
 
