@@ -33,15 +33,7 @@ __all__ = ["MAX_FOLDED_ELEMENTS", "Elements", "is_elementwise", "needs_coordinat
 MAX_FOLDED_ELEMENTS = 32
 """Elements of a constant that is no splat and still has no buffer."""
 
-_POINTWISE = (
-    semantic.Unary,
-    semantic.Binary,
-    semantic.Compare,
-    semantic.Select,
-    semantic.Convert,
-    semantic.Constant,
-    semantic.Reshape,
-)
+_IN_PLACE = (*semantic.POINTWISE, semantic.Constant, semantic.Reshape)
 _PLACED = (
     semantic.Iota,
     semantic.Broadcast,
@@ -58,7 +50,7 @@ def is_elementwise(op: semantic.Op) -> bool:
     """Whether each element of the result comes of a few elements of the operands."""
     if isinstance(op, semantic.Constant):
         return op.is_splat or op.type.element_count <= MAX_FOLDED_ELEMENTS
-    return isinstance(op, (*_POINTWISE, *_PLACED))
+    return isinstance(op, (*_IN_PLACE, *_PLACED))
 
 
 def needs_coordinates(function: Function) -> bool:

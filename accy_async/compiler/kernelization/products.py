@@ -120,14 +120,7 @@ def _check_epilogue(function: Function, entry: Operation) -> None:
     for other in function.operations:
         if not after.intersection(other.operands):
             continue
-        pointwise = (
-            semantic.Unary,
-            semantic.Binary,
-            semantic.Compare,
-            semantic.Select,
-            semantic.Convert,
-        )
-        if not isinstance(other.op, pointwise):
+        if not isinstance(other.op, semantic.POINTWISE):
             raise UnsupportedOperation(
                 f"{other.op.opcode} moves elements of a dot_general"
             )

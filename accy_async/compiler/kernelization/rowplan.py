@@ -17,14 +17,6 @@ from accy_async.errors import UnsupportedOperation
 
 __all__ = ["RowPlan", "plan_rows"]
 
-_POINTWISE = (
-    semantic.Unary,
-    semantic.Binary,
-    semantic.Compare,
-    semantic.Select,
-    semantic.Convert,
-)
-
 
 @attrs.frozen
 class RowPlan:
@@ -152,7 +144,7 @@ class _Analysis:
         rows = [v for v in entry.operands if v in self.row_values]
         full = [v for v in entry.operands if v in self.stage_of and v not in rows]
         op, shape = entry.op, entry.result.shape
-        if isinstance(op, _POINTWISE):
+        if isinstance(op, semantic.POINTWISE):
             if full and rows and self.shape not in self.shapes:
                 raise self._refusal(entry, "mixes rows and elements")
             return not full

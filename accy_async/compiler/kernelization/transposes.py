@@ -32,13 +32,6 @@ _LARGE = 2**14
 """Elements in all from which they are."""
 _MOST_BYTES = 16 << 10
 """Of shared memory, which leaves a multiprocessor several blocks."""
-_POINTWISE = (
-    semantic.Unary,
-    semantic.Binary,
-    semantic.Compare,
-    semantic.Select,
-    semantic.Convert,
-)
 
 
 @attrs.frozen
@@ -119,11 +112,11 @@ def _transposes(function: Function) -> Iterator[Operation]:
             continue
         here.add(value)
         entry = producers.get(value)
-        if entry is not None and isinstance(entry.op, _POINTWISE):
+        if entry is not None and isinstance(entry.op, semantic.POINTWISE):
             todo += entry.operands
     elsewhere: set[Value] = set()
     for entry in reversed(function.operations):
-        if not isinstance(entry.op, _POINTWISE) or entry.result in elsewhere:
+        if not isinstance(entry.op, semantic.POINTWISE) or entry.result in elsewhere:
             elsewhere.update(entry.operands)
     parameters = set(function.parameters)
     for entry in function.operations:
@@ -131,7 +124,7 @@ def _transposes(function: Function) -> Iterator[Operation]:
             continue
         operand = producers.get(entry.operands[0])
         is_read = entry.operands[0] in parameters or (
-            operand is not None and isinstance(operand.op, _POINTWISE)
+            operand is not None and isinstance(operand.op, semantic.POINTWISE)
         )
         if is_read and entry.result in here and entry.result not in elsewhere:
             yield entry

@@ -20,12 +20,11 @@ from accy_async.compiler.preparation.groups import (
     GroupGraph,
 )
 from accy_async.compiler.semantic import (
+    POINTWISE,
     Binary,
     BinaryKind,
     Broadcast,
-    Compare,
     Constant,
-    Convert,
     DotGeneral,
     Function,
     Gather,
@@ -38,7 +37,6 @@ from accy_async.compiler.semantic import (
     RowSparseCrossEntropy,
     Scan,
     Scatter,
-    Select,
     Slice,
     Softmax,
     Unary,
@@ -68,7 +66,6 @@ _KINDS: tuple[tuple[type[Op], CompileLaunch], ...] = (
 )
 _COSTLY_UNARY = (UnaryKind.EXP, UnaryKind.LOG, UnaryKind.TANH, UnaryKind.SQRT)
 _COSTLY_BINARY = (BinaryKind.DIVIDE, BinaryKind.REMAINDER)
-_POINTWISE = (Unary, Binary, Compare, Select, Convert)
 _COMPUTES_ANY = (
     CompileLaunch.ELEMENTWISE,
     CompileLaunch.GATHER,
@@ -224,7 +221,7 @@ def _times(graph: GroupGraph, entry: Operation, group: Group) -> int:
         place = graph.place(user)
         if place not in group.members:
             continue
-        if isinstance(user.op, _POINTWISE):
+        if isinstance(user.op, POINTWISE):
             together = max(together, group.times[place])
         else:
             apart += group.times[place]

@@ -40,6 +40,7 @@ from accy_async.compiler.semantic.calls import KernelCall
 from accy_async.compiler.semantic.canonicalization import canonical
 from accy_async.compiler.semantic.einsum import EinsumSpec, EinsumStep
 from accy_async.compiler.semantic.elementwise import (
+    POINTWISE,
     Binary,
     Compare,
     Constant,
@@ -81,6 +82,7 @@ from accy_async.compiler.semantic.shaping import (
 from accy_async.compiler.semantic.types import MAX_TENSOR_BYTES, TensorType, Value
 
 __all__ = [
+    "POINTWISE",
     "COMPOSITES",
     "MAX_TENSOR_BYTES",
     "Binary",

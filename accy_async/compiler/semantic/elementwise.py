@@ -22,7 +22,16 @@ from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue
 from accy_async.values import enum, instances, integer
 
-__all__ = ["Binary", "Compare", "Constant", "Convert", "Iota", "Select", "Unary"]
+__all__ = [
+    "POINTWISE",
+    "Binary",
+    "Compare",
+    "Constant",
+    "Convert",
+    "Iota",
+    "Select",
+    "Unary",
+]
 
 _SHOWN_ELEMENTS = 8
 
@@ -212,3 +221,7 @@ class Iota(Op):
         if last > self.type.dtype.maximum:
             raise self.refusal(f"{self.type.dtype} does not hold {last}: {self.type}")
         return (self.type,)
+
+
+POINTWISE = (Unary, Binary, Compare, Select, Convert)
+"""Ops whose result's elements come each of the operands' elements at its own place."""
