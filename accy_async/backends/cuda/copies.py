@@ -46,15 +46,8 @@ class CudaCopies(Backend):
         target = cast("DeviceMemory", buffer.payload).address + offset_bytes
         staging, block = self._pinned.take(data.byte_size)
         np.copyto(block[: data.byte_size], data.array)
-        native = cast("CudaStream", stream).native
         size = data.byte_size
-        try:
-            self._submit(
-                "cuMemcpyHtoDAsync", target, staging, size, native, stream=stream
-            )
-        except AccyError:  # nothing of it was submitted
-            self._pinned.give_back(staging, size)
-            raise
+        self._submit_staged("cuMemcpyHtoDAsync", target, staging, staging, size, stream)
         cast("CudaTimeline", stream.timeline).finish_with(
             position, lambda: self._pinned.give_back(staging, size)
         )
@@ -74,20 +67,30 @@ class CudaCopies(Backend):
             return
         source = cast("DeviceMemory", buffer.payload).address + offset_bytes
         staging, block = self._pinned.take(size)
-        native = cast("CudaStream", stream).native
-        try:
-            self._submit(
-                "cuMemcpyDtoHAsync", staging, source, size, native, stream=stream
-            )
-        except AccyError:  # nothing of it was submitted
-            self._pinned.give_back(staging, size)
-            raise
+        self._submit_staged("cuMemcpyDtoHAsync", staging, source, staging, size, stream)
 
         def finish() -> None:
             np.copyto(out.array, block[:size])
             self._pinned.give_back(staging, size)
 
         cast("CudaTimeline", stream.timeline).finish_with(position, finish, size)
+
+    def _submit_staged(
+        self,
+        call: str,
+        to: int,
+        source: int,
+        staging: int,
+        byte_size: int,
+        stream: StreamState,
+    ) -> None:
+        """Submit a copy to or from a staging block, which a refusal gives back."""
+        native = cast("CudaStream", stream).native
+        try:
+            self._submit(call, to, source, byte_size, native, stream=stream)
+        except AccyError:  # nothing of it was submitted
+            self._pinned.give_back(staging, byte_size)
+            raise
 
     def _copy(
         self,
