@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from time import monotonic_ns
 from typing import Protocol
 
-from accy_async.backends.loops import Bell
+from accy_async.backends.bell import Bell
 from accy_async.backends.pace import QUICK_NS, SPIN_NS, Pace, Paces
 
 __all__ = ["MOST_POLLERS", "Awaited", "arrive", "poll"]

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from accy_async.backends.loops import Bell, Waiter, current_bell
+from accy_async.backends.bell import Bell, Waiter
+from accy_async.backends.loops import current_bell
 
 __all__ = ["Completion", "run_abandonable", "threads_awaited"]
 

@@ -24,10 +24,11 @@ from accy_async.artifact.native.elf_model import EM_AARCH64, EM_X86_64
 from accy_async.artifact.native.host import host_architecture
 from accy_async.artifact.native.image import MachineImage
 from accy_async.artifact.native.memory import map_image
+from accy_async.backends.bell import Bell, Waiter
 from accy_async.backends.completion import Completion
 from accy_async.backends.cuda.board import NO_BELL
 from accy_async.backends.cuda.scanner import NativeScanner
-from accy_async.backends.loops import Bell, Waiter, current_bell
+from accy_async.backends.loops import current_bell
 from accy_async.compiler.emit.llvm import data_layout, emit_object
 from accy_async.compiler.emit.target import cpu_target
 from benchmarks.gpu.bare import Bare, run_cpp

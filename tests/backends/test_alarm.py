@@ -17,9 +17,10 @@ import anyio.lowlevel
 import pytest
 
 from accy_async.backends import alarm as module
-from accy_async.backends import loops
+from accy_async.backends import bell as bells
 from accy_async.backends.alarm import Alarm, Lag, Timer
-from accy_async.backends.loops import Bell, current_bell
+from accy_async.backends.bell import Bell
+from accy_async.backends.loops import current_bell
 from tests.backends.loops import LOOPS, PATIENCE_S, Options, run
 from tests.backends.words import Clock, FakeTimer
 
@@ -211,7 +212,7 @@ def test_alarms_end_with_their_loops(anyio_backend: Options) -> None:
 async def test_without_timers_there_is_no_alarm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loops, "open_timer", lambda: None)
+    monkeypatch.setattr(bells, "open_timer", lambda: None)
     bell = current_bell()
     monkeypatch.setattr(bell, "_alarm", None)
     monkeypatch.setattr(bell, "_has_alarm", True)
@@ -226,7 +227,7 @@ async def test_a_loop_that_watches_nothing_has_no_alarm(
         raise NotImplementedError
 
     bell = current_bell()
-    monkeypatch.setattr(loops, "open_timer", lambda: timer)
+    monkeypatch.setattr(bells, "open_timer", lambda: timer)
     monkeypatch.setattr(type(bell), "_watch", refuse)
     monkeypatch.setattr(bell, "_alarm", None)
     monkeypatch.setattr(bell, "_has_alarm", True)

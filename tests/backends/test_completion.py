@@ -18,6 +18,7 @@ import trio.testing
 from anyio import wait_all_tasks_blocked
 
 from accy_async.backends import loops as module
+from accy_async.backends.bell import Bell, Waiter
 from accy_async.backends.completion import Completion
 from tests.backends.loops import LOOPS, PATIENCE_S, Options, run, run_in_thread
 
@@ -262,13 +263,13 @@ def test_set_after_an_asyncio_loop_was_collected() -> None:
     gc.collect()
     assert gone() is None
     woken: list[int] = []
-    run_in_thread(lambda: bell.post(module.Waiter(bell, lambda: woken.append(1))))
+    run_in_thread(lambda: bell.post(Waiter(bell, lambda: woken.append(1))))
     assert not woken
 
 
 def test_set_after_a_trio_run_ended() -> None:
     """A completion that races with the end of a run is dropped without a word."""
-    bells: list[module.Bell] = []
+    bells: list[Bell] = []
     woken: list[int] = []
 
     async def main() -> None:
@@ -279,7 +280,7 @@ def test_set_after_a_trio_run_ended() -> None:
             signal.set()
 
     run(("trio", {}), main)
-    late = module.Waiter(bells[0], lambda: woken.append(1))
+    late = Waiter(bells[0], lambda: woken.append(1))
     run_in_thread(lambda: bells[0].post(late))
     bells[0].post(late)
     assert not woken

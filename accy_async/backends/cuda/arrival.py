@@ -10,8 +10,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from accy_async.backends.arrival import poll
+from accy_async.backends.bell import Bell
 from accy_async.backends.completion import Completion
-from accy_async.backends.loops import Bell
 from accy_async.backends.pace import Pace
 
 if TYPE_CHECKING:
