@@ -116,9 +116,12 @@ class DType(str, Enum):
         for member, name in _NUMPY.items():
             if wanted is not None and wanted == np.dtype(name):
                 return member
-        raise InvalidValue(
-            "DType.from_numpy", dtype, "one of " + ", ".join(_NUMPY.values())
-        )
+        expected = "one of " + ", ".join(_NUMPY.values())
+        if wanted is not None and not wanted.isnative:
+            expected += (
+                " in this machine's order of bytes: astype(dtype.newbyteorder())"
+            )
+        raise InvalidValue("DType.from_numpy", dtype, expected)
 
 
 _SIZE_BYTES = {

@@ -49,7 +49,7 @@ def array_byte_size(shape: Sequence[int], dtype: DType) -> int:
         InvalidValue: an extent is below 0.
     """
     if not isinstance(dtype, DType):
-        raise InvalidType("DeviceArray.dtype", dtype, "a DType")
+        raise InvalidType("DeviceArray.dtype", dtype, "a DType, such as DType.F32")
     for extent in shape:
         if isinstance(extent, bool) or not isinstance(extent, int):
             raise InvalidType("DeviceArray.shape", shape, "a tuple of integers")

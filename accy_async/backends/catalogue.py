@@ -115,7 +115,8 @@ def gpu_names() -> tuple[str, ...]:
 def _indexed(name: str) -> tuple[str, int]:
     """A name as its kind and its index, where it is one of a kind that has indices."""
     kind, _, number = name.partition(":")
-    is_index = number.isascii() and number.isdigit() and str(int(number)) == number
+    is_index = number.isascii() and number.isdigit() and len(number) < 10
+    is_index = is_index and str(int(number)) == number
     return (kind, int(number)) if kind in _INDEXED and is_index else (name, 0)
 
 

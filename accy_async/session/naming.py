@@ -20,6 +20,7 @@ async def open_device(backend: str | Backend, *, debug: bool) -> Backend:
     """A backend by its name; on a thread where its driver may take its time.
 
     Raises:
+        InvalidType: neither a name nor a backend.
         InvalidValue: no such backend; or ``debug`` for one that is open.
         BackendUnavailable: it cannot run here.
 
@@ -31,7 +32,9 @@ async def open_device(backend: str | Backend, *, debug: bool) -> Backend:
                 "open_session.debug", debug, "False: open the backend with debug=True"
             )
         return backend
-    if str(backend).partition(":")[0] in _OPENED_AT_ONCE:
+    if not isinstance(backend, str):
+        raise InvalidType("open_session.backend", backend, "a name or an open backend")
+    if backend.partition(":")[0] in _OPENED_AT_ONCE:
         return open_backend(backend, grace_s=DEFAULT_GRACE_S)
     return await run_abandonable(
         lambda: open_backend(backend, grace_s=DEFAULT_GRACE_S, debug=debug),

@@ -92,6 +92,7 @@ def open_session(
             an error names the launch that caused it; other devices always know.
 
     Raises:
+        InvalidType: what is given is of another type.
         InvalidValue: no such backend, or a number out of range; or ``debug`` for an
             open backend, which was to be opened with it; or ``devices`` beside
             ``backend``, empty, or with one device twice.
@@ -235,17 +236,19 @@ def _is_lost(primary: BaseException | None, tasks: TaskGroup) -> bool:
 def _check_numbers(
     grace: float | None, max_streams: int | None, max_in_flight: int
 ) -> None:
-    _check_number("grace", grace, 0.0)
-    _check_number("max_streams", max_streams, 1)
-    _check_number("max_in_flight", max_in_flight, 1)
+    if grace is not None:
+        _check_number("grace", grace, (int, float), "a number of at least 0, or None")
+    if max_streams is not None:
+        expected = "an integer of at least 1, or None"
+        _check_number("max_streams", max_streams, (int,), expected, 1)
+    _check_number("max_in_flight", max_in_flight, (int,), "an integer of at least 1", 1)
 
 
-def _check_number(name: str, value: float | None, minimum: float) -> None:
+def _check_number(
+    name: str, value: float, kinds: tuple[type, ...], expected: str, minimum: int = 0
+) -> None:
     field = f"open_session.{name}"
-    expected = f"a number of at least {minimum:g}, or None"
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, kinds):
         raise InvalidType(field, value, expected)
     if not value >= minimum:
         raise InvalidValue(field, value, expected)

@@ -89,3 +89,20 @@ async def test_what_cannot_be_taken(name: str) -> None:
         assert isinstance(found.value, (InvalidType, ExchangeRefused))
         assert session.live_objects()["buffers"] == 0
     backend.close()
+
+
+@pytest.mark.parametrize("backend", [None, 3, b"cpu", RecordingBackend])
+async def test_a_device_that_is_no_name(backend: Any) -> None:
+    """A type is as good as a number: neither says which device is meant."""
+    with pytest.raises(InvalidType, match=r"open_session\.backend"):
+        async with open_session(backend):
+            pass
+
+
+@pytest.mark.parametrize("field", ["max_streams", "max_in_flight"])
+async def test_counts_are_whole(field: str) -> None:
+    """Half a stream is no stream."""
+    given: Any = {field: 1.5}
+    with pytest.raises(InvalidType, match=f"{field}.*an integer of at least 1"):
+        async with open_session("recording", **given):
+            pass

@@ -133,7 +133,7 @@ U: Any = name(U32)
         (lambda: select(cast("Any", X == 1), X, X), r"x\.equals\(y\)"),
         (lambda: K.let("l", cast("Any", 3)), r"Let\.value: got 3.*constant"),
         (lambda: K.variable("w", cast("Any", 3)), r"Declare\.value: got 3.*constant"),
-        (lambda: K.count("i", 0, 5).__enter__(), "bounds of count i.*constant"),
+        (lambda: K.count("i", 0, 5.0).__enter__(), "bounds of count i.*constant"),
         (
             lambda: constant(cast("Any", 128), cast("Any", U32)),
             r"constant\.dtype: got 128.* a DType; write constant\(dtype, value\)",
@@ -188,6 +188,15 @@ def test_limit_of_a_region_that_is_no_integer_is_refused(limit: Any) -> None:
         pytest.raises(InvalidType, match=r"region\.limit.*constant\(DType\.U32, 128\)"),
         k.region(limit=limit),
     ):
+        pass
+
+
+def test_two_numbers_as_bounds_of_a_count_are_of_u32() -> None:
+    k = KernelBuilder("k", (256, 1, 1))
+    with k.count("step", 0, 8) as step:
+        assert step.dtype is U32
+    assert k.build().body == (For("step", constant(U32, 0), constant(U32, 8), (), 1),)
+    with pytest.raises(OutOfRange), k.count("down", -1, 8):
         pass
 
 

@@ -107,6 +107,14 @@ def test_foreign_numpy_dtype_is_refused(given: object) -> None:
         DType.from_numpy(given)
 
 
+def test_bytes_in_another_order_are_refused_with_the_remedy() -> None:
+    """As numpy writes float32 for both orders, the message names the order."""
+    given = np.dtype("f4").newbyteorder()
+    with pytest.raises(InvalidValue, match=r"order of bytes: astype\("):
+        DType.from_numpy(given)
+    assert DType.from_numpy(given.newbyteorder()) is DType.F32
+
+
 def test_names_are_values() -> None:
     """A dtype reads as its value, and is found by it."""
     for dtype in DType:

@@ -245,8 +245,11 @@ class KernelBuilder:
     ) -> Iterator[Expression]:
         """Statements that run for every index from begin up to, not with, end.
 
-        A number as one bound takes the other's dtype, which is the index's.
+        A number as one bound takes the other's dtype, which is the index's; of two
+        integers it is u32.
         """
+        if _is_integer(begin) and _is_integer(end):
+            begin = constant(DType.U32, begin)
         begin, end = operands(f"bounds of count {name}", begin, end)
         with self._body() as body:
             yield Name(name, begin.dtype)
@@ -284,6 +287,10 @@ class KernelBuilder:
     def _fresh(self) -> str:
         self._names += 1
         return f"_{self._names}"
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _limit(limit: object) -> Expression | None:
