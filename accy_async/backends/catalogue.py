@@ -24,6 +24,7 @@ BACKEND_NAMES = ("auto", *_PREFERENCE, "recording")
 """What `open_backend` takes; and ``"vulkan:"`` with a device's number or name."""
 
 _VULKAN = "vulkan:"
+_CUDA_UUIDS = ("cuda:GPU-", "cuda:MIG-")
 _INDEXED = frozenset({"cpu", "cuda"})
 
 
@@ -60,8 +61,9 @@ def open_backend(
     """Open a backend by name; ``auto`` takes the best that runs here.
 
     Args:
-        name: one of `BACKEND_NAMES`; or a device, as ``"cuda:1"``, ``"vulkan:1"`` or
-            ``"vulkan:lavapipe"``; ``"cpu:1"`` is a second backend on the processor.
+        name: one of `BACKEND_NAMES`; or a device, as ``"cuda:1"``, ``"cuda:GPU-..."``
+            by its UUID, ``"vulkan:1"`` or ``"vulkan:lavapipe"``; ``"cpu:1"`` is a
+            second backend on the processor.
         grace_s: how long cleanup waits for the device, in seconds.
         debug: True to have a GPU wait for each launch, so that an error names the one
             that caused it; other backends always know.
@@ -80,10 +82,11 @@ def open_backend(
         from accy_async.backends.cpu import CpuBackend
 
         return CpuBackend(grace_s=grace_s, index=index)
-    if kind == "cuda":
+    if kind == "cuda" or name.startswith(_CUDA_UUIDS):
         from accy_async.backends.cuda import CudaBackend
 
-        return CudaBackend(index, grace_s=grace_s, debug=debug)
+        device = index if kind == "cuda" else name.removeprefix("cuda:")
+        return CudaBackend(device, grace_s=grace_s, debug=debug)
     if name == "vulkan" or name.startswith(_VULKAN):
         return _open_vulkan(name, grace_s, debug=debug)
     if name == "auto":
@@ -129,7 +132,8 @@ def _no_such(name: object) -> InvalidValue:
 
 def is_backend_name(name: str) -> bool:
     """True for what `open_backend` takes, whether it can run here or not."""
-    return _indexed(name)[0] in BACKEND_NAMES or name.startswith(_VULKAN)
+    is_device = name.startswith((_VULKAN, *_CUDA_UUIDS))
+    return is_device or _indexed(name)[0] in BACKEND_NAMES
 
 
 def _open_vulkan(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accy_async.errors import InvalidBuffer
 
-__all__ = ["HostMemory", "host_bytes"]
+__all__ = ["HostMemory", "host_array", "host_bytes"]
 
 
 @attrs.frozen(eq=False)
@@ -38,6 +38,22 @@ class HostMemory:
         return HostMemory(self.array[:byte_size])
 
 
+def host_array(data: object) -> NDArray[np.generic]:
+    """An array as it is, or one of what has the buffer protocol; nothing is copied.
+
+    Raises:
+        InvalidBuffer: it has no bytes of its own.
+    """
+    if isinstance(data, np.ndarray):
+        return cast("NDArray[np.generic]", data)
+    try:
+        return np.asarray(memoryview(data))  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise InvalidBuffer(
+            f"host memory: got {type(data).__name__}, expected an array or bytes"
+        ) from error
+
+
 def host_bytes(data: object, *, writable: bool) -> HostMemory:
     """The bytes of an array or of anything with the buffer protocol, not copied.
 
@@ -45,15 +61,7 @@ def host_bytes(data: object, *, writable: bool) -> HostMemory:
         InvalidBuffer: it has no bytes of its own, is not C-contiguous, holds
             objects, or is read-only where it is to be written.
     """
-    if isinstance(data, np.ndarray):
-        array = cast("NDArray[np.generic]", data)
-    else:
-        try:
-            array = np.asarray(memoryview(data))  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:
-            raise InvalidBuffer(
-                f"host memory: got {type(data).__name__}, expected an array or bytes"
-            ) from error
+    array = host_array(data)
     if array.dtype.hasobject:
         raise InvalidBuffer(f"host memory: an array of {array.dtype} holds no values")
     if not array.flags.c_contiguous:

@@ -8,6 +8,7 @@ import numpy as np
 
 from accy_async.backends.adopting import adopt_array
 from accy_async.backends.array import DeviceArray
+from accy_async.backends.hostmemory import host_array, host_bytes
 from accy_async.compiler.semantic import TensorType
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidBuffer, InvalidType, LaunchArgumentMismatch
@@ -15,10 +16,13 @@ from accy_async.interop.dlpack import CPU, CUDA_HOST
 from accy_async.interop.foreign import device_of, is_foreign
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from accy_async.artifact.planned import ArtifactPlan
     from accy_async.artifact.slots import PlannedSlot
     from accy_async.backends.base import Backend
 
-__all__ = ["HostArray", "array_type", "host_dtype", "take_array"]
+__all__ = ["HostArray", "array_type", "check_inputs", "host_dtype", "take_array"]
 
 HostArray = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
@@ -67,6 +71,50 @@ def host_dtype(dtype: DType) -> np.dtype[np.generic]:
     return np.dtype("uint16") if dtype is DType.BF16 else dtype.numpy
 
 
+def check_inputs(plan: ArtifactPlan, inputs: Sequence[object]) -> None:
+    """Refuse inputs that are not the plan's, before anything is allocated.
+
+    Bytes may be of any parameter; an array of numbers is of its dtype, or it would be
+    read as something else. Shapes are not looked at.
+
+    Raises:
+        LaunchArgumentMismatch: more or fewer than it takes, or one of another size or
+            dtype.
+        InvalidBuffer: one is no host memory, or not contiguous.
+    """
+    wanted = plan.input_slot_ids
+    if len(inputs) != len(wanted):
+        raise LaunchArgumentMismatch(
+            f"{plan.name!r} takes {len(wanted)} inputs, {len(inputs)} were given"
+        )
+    for index, (slot_id, data) in enumerate(zip(wanted, inputs, strict=True)):
+        slot = plan.slot(slot_id)
+        given = host_array(data).dtype
+        size = host_bytes(data, writable=False).byte_size
+        if size != slot.byte_size:
+            raise LaunchArgumentMismatch(
+                f"{plan.name!r}: input {index} of {size} bytes, expected the "
+                f"{slot.byte_size} of {slot.dtype}{list(slot.shape)}"
+            )
+        if not (_holds(given, slot.dtype) or _is_of_bytes(given)):
+            raise LaunchArgumentMismatch(
+                f"{plan.name!r}: input {index} of {given}, expected "
+                f"{slot.dtype}{list(slot.shape)}, or its bytes"
+            )
+
+
+def _holds(given: np.dtype[np.generic], dtype: DType) -> bool:
+    """Whether numpy's elements are those; bf16 is uint16 or ml_dtypes' bfloat16."""
+    return given == host_dtype(dtype) or (
+        dtype is DType.BF16 and given.name == "bfloat16"
+    )
+
+
+def _is_of_bytes(given: np.dtype[np.generic]) -> bool:
+    """Whether numpy's elements are bytes of anything, and no numbers."""
+    return given.kind in "SV" or (given.kind in "iu" and given.itemsize == 1)
+
+
 def take_array(
     backend: Backend, value: object, slot: PlannedSlot, name: str
 ) -> DeviceArray | HostArray:
@@ -108,11 +156,8 @@ def _is_of_host(backend: Backend, value: object, name: str) -> bool:
 
 
 def _take_host(value: HostArray, slot: PlannedSlot, name: str) -> HostArray:
-    # bf16 travels as uint16, or as the bfloat16 of ml_dtypes.
-    is_bf16 = slot.dtype is DType.BF16
     wanted = host_dtype(slot.dtype)
-    is_fitting = value.dtype == wanted or (is_bf16 and value.dtype.name == "bfloat16")
-    if not is_fitting or value.shape != slot.shape:
+    if not _holds(value.dtype, slot.dtype) or value.shape != slot.shape:
         raise _mismatch(name, f"{value.dtype}{list(value.shape)}", slot)
     if value.dtype != wanted:
         value = value.view(wanted)

@@ -31,7 +31,6 @@ __all__ = [
     "InvocationBindings",
     "allocate_bindings",
     "check_bindings_given",
-    "check_input_sizes",
     "check_kernel_buffers",
 ]
 
@@ -281,26 +280,6 @@ def check_kernel_buffers(
             raise LaunchArgumentMismatch(
                 f"kernel {kernel.entry_name!r}: buffer {place} has "
                 f"{given.handle.byte_size} bytes, it takes {wanted}"
-            )
-
-
-def check_input_sizes(plan: ArtifactPlan, sizes: Sequence[int]) -> None:
-    """Refuse inputs that are not the plan's, before anything is allocated.
-
-    Raises:
-        LaunchArgumentMismatch: more or fewer than it takes, or one of another size.
-    """
-    wanted = plan.input_slot_ids
-    if len(sizes) != len(wanted):
-        raise LaunchArgumentMismatch(
-            f"{plan.name!r} takes {len(wanted)} inputs, {len(sizes)} were given"
-        )
-    for index, (slot_id, size) in enumerate(zip(wanted, sizes, strict=True)):
-        slot = plan.slot(slot_id)
-        if size != slot.byte_size:
-            raise LaunchArgumentMismatch(
-                f"{plan.name!r}: input {index} of {size} bytes, expected the "
-                f"{slot.byte_size} of {slot.dtype}{list(slot.shape)}"
             )
 
 

@@ -9,6 +9,7 @@ from accy_async.artifact.summary import (
     KernelSummary,
     summarize_kernel,
 )
+from accy_async.values import is_index
 
 if TYPE_CHECKING:
     from accy_async.artifact.kernel import KernelArtifact
@@ -57,7 +58,7 @@ class FragmentCatalogue:
 
     def output_slot(self, index: int) -> PlannedSlot | None:
         """The slot of the result at ``index``; None if there is none."""
-        if not 0 <= index < self.output_count:
+        if not is_index(index, self.output_count):
             return None
         return self.plan.slot(self.plan.output_slot_ids[index])
 

@@ -15,15 +15,14 @@ from accy_async.backends.launch import LaunchRequest
 from accy_async.errors import (
     InvalidArtifact,
     InvalidBuffer,
-    InvalidType,
     ReadBufferDestinationTooSmall,
     SessionClosed,
 )
-from accy_async.fragment.arguments import host_dtype
+from accy_async.fragment.arguments import check_inputs, host_dtype
 from accy_async.fragment.bindings import (
     InvocationBindings,
     allocate_bindings,
-    check_input_sizes,
+    check_bindings_given,
     check_kernel_buffers,
 )
 from accy_async.fragment.catalogue import FragmentCatalogue
@@ -159,11 +158,12 @@ class SteppedFragment(FragmentCatalogue):
         """Allocate every buffer of an invocation, and upload inputs and constants.
 
         Args:
-            inputs: for each parameter its bytes, or a C-contiguous array;
-                *borrowed* until the call returns.
+            inputs: for each parameter its bytes, or a C-contiguous array of its
+                dtype; *borrowed* until the call returns.
 
         Raises:
-            LaunchArgumentMismatch: more, fewer or other sizes than the parameters'.
+            LaunchArgumentMismatch: more, fewer, or other sizes or dtypes than the
+                parameters'.
             InvalidBuffer: an array is not contiguous.
             OutOfMemory: no room; nothing is left allocated.
             DeviceError: an upload failed; nothing is left allocated.
@@ -173,8 +173,7 @@ class SteppedFragment(FragmentCatalogue):
         """
         self._check("prepare_invocation_bindings")
         inputs = listed("inputs", inputs, "a list of arrays, or of bytes")
-        sizes = [host_bytes(one, writable=False).byte_size for one in inputs]
-        check_input_sizes(self.plan, sizes)
+        check_inputs(self.plan, inputs)
         backend = self._backend
         bindings = allocate_bindings(backend, self.plan, self._kernels, inputs)
         try:
@@ -244,8 +243,7 @@ class SteppedFragment(FragmentCatalogue):
             SessionClosed: the fragment was closed.
         """
         self._check("submit_invocation")
-        if not isinstance(bindings, InvocationBindings):
-            raise InvalidType("bindings", bindings, "InvocationBindings")
+        check_bindings_given("bindings", bindings, self.plan)
         order = in_order(graph)
         prepared = bindings.prepared(graph, options)
         backend, stream = self._backend, options.stream
@@ -307,6 +305,7 @@ class SteppedFragment(FragmentCatalogue):
 
         Raises:
             InvalidArtifact: there is no such result.
+            LaunchArgumentMismatch: the bindings are closed, or another fragment's.
             ReadBufferDestinationTooSmall: ``out`` is smaller than the result.
             InvalidBuffer: ``out`` is larger, read-only or not contiguous.
             DeviceError: work that the copy follows, or the copy, failed.
@@ -319,8 +318,9 @@ class SteppedFragment(FragmentCatalogue):
         slot = self.output_slot(index)
         if slot is None:
             raise InvalidArtifact(
-                f"{self.name!r}: result {index}, it has {self.output_count}"
+                f"{self.name!r}: result {index!r}, it has {self.output_count}"
             )
+        check_bindings_given("bindings", bindings, self.plan)
         dtype = host_dtype(slot.dtype)
         target = np.empty(slot.shape, dtype) if out is None else out
         memory = host_bytes(target, writable=True)

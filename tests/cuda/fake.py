@@ -12,6 +12,7 @@ import re
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -89,6 +90,7 @@ class FakeDriver:
         tells_addresses: True to say where ``cuLaunchKernelEx`` and ``cuStreamQuery``
             are, for machine code.
         values: the first argument of each launch from there.
+        devices: how many there are.
     """
 
     def __init__(self) -> None:
@@ -109,6 +111,7 @@ class FakeDriver:
         self.mode = threading.local()
         self.ending_captures: list[str] = []
         self.shared_bytes = 0
+        self.devices = 1
         self.queues: str | None = None
         self.function_attributes: dict[str, int] = {}
         self._next = 0x1000
@@ -146,7 +149,10 @@ class FakeDriver:
         return self._next
 
     def _cuDeviceGetCount(self) -> tuple[int]:
-        return (1,)
+        return (self.devices,)
+
+    def _cuDeviceGetUuid(self, device: int) -> tuple[Any]:
+        return (SimpleNamespace(bytes=bytes([0xAB, *range(14), device])),)
 
     def _cuDeviceGet(self, index: int) -> tuple[int]:
         return (index,)

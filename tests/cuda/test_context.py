@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
+from accy_async.backends.catalogue import is_backend_name, open_backend
 from accy_async.backends.cuda import CudaBackend
-from accy_async.errors import BackendUnavailable
+from accy_async.errors import BackendUnavailable, InvalidValue
 from tests.cuda.fake import FakeDriver
 
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -34,3 +36,37 @@ def test_the_environment_is_left_alone_where_there_is_no_device(
     with pytest.raises(BackendUnavailable):
         CudaBackend()
     assert QUEUES not in os.environ
+
+
+UUIDS = [f"GPU-ab000102-0304-0506-0708-090a0b0c0d{i:02x}" for i in range(3)]
+
+
+@pytest.mark.parametrize("index", [0, 2])
+@pytest.mark.parametrize("written", [str, str.upper, lambda uuid: f"MIG-{uuid[4:]}"])
+def test_devices_are_opened_by_their_uuid(
+    driver: FakeDriver, index: int, written: Callable[[str], str]
+) -> None:
+    driver.devices = 3
+    name = f"cuda:{written(UUIDS[index])}"
+    assert is_backend_name(name)
+    backend = open_backend(name)
+    assert isinstance(backend, CudaBackend)
+    assert (backend.device, backend.uuid) == (f"cuda:{index}", UUIDS[index])
+    backend.close()
+
+
+@pytest.mark.parametrize("name", ["cuda:GPU-", "cuda:GPU-ab000102", "cuda:MIG-x"])
+def test_a_uuid_that_is_not_here_is_refused_by_those_that_are(
+    driver: FakeDriver, name: str
+) -> None:
+    driver.devices = 2
+    with pytest.raises(InvalidValue, match=f"{UUIDS[0]}, {UUIDS[1]}"):
+        open_backend(name)
+    assert driver.calls["cuDevicePrimaryCtxRetain"] == 0
+
+
+@pytest.mark.parametrize("device", [2, -1, True, 0.0, None])
+def test_an_index_that_is_none_is_refused(driver: FakeDriver, device: object) -> None:
+    driver.devices = 2
+    with pytest.raises(InvalidValue, match="an index below 2, or a device's UUID"):
+        CudaBackend(device)  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+
 import attrs
 import numpy as np
 import pytest
@@ -184,6 +186,44 @@ async def test_other_inputs_are_refused_before_anything_is_allocated(
         assert backend.buffer_allocate_count == 0
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.ones(8, np.int32),
+        np.ones(4, np.float64),
+        np.ones(8, ">f4"),
+        np.ones(32, np.bool_),
+        array.array("i", range(8)),
+    ],
+    ids=lambda wrong: str(np.asarray(wrong).dtype),
+)
+async def test_numbers_of_another_dtype_are_no_input(wrong: object) -> None:
+    """Though they have as many bytes; bytes alone say nothing of what they are."""
+    backend = RecordingBackend()
+    async with await load_fragment(backend, ADD) as fragment:
+        with pytest.raises(LaunchArgumentMismatch, match=r"expected f32\[8\], or its"):
+            await fragment.prepare_invocation_bindings([ONES, wrong])
+        assert backend.buffer_allocate_count == 0
+        for given in (ONES.tobytes(), ONES.view(np.uint8), array.array("f", ONES)):
+            bindings = await fragment.prepare_invocation_bindings([ONES, given])
+            await bindings.aclose()
+
+
+async def test_bindings_of_another_fragment_are_refused() -> None:
+    backend = RecordingBackend()
+    async with (
+        await load_fragment(backend, ADD) as fragment,
+        await load_fragment(backend, SCALED) as other,
+    ):
+        bindings = await fragment.prepare_invocation_bindings([ONES, ONES])
+        with pytest.raises(LaunchArgumentMismatch, match="another fragment"):
+            other.submit_invocation(bindings)
+        with pytest.raises(LaunchArgumentMismatch, match="another fragment"):
+            await other.read_invocation_output(bindings, 0)
+        await bindings.aclose()
+        assert (backend.launch_count, backend.read_count) == (0, 0)
+
+
 async def test_bindings_without_room_leave_nothing() -> None:
     backend = RecordingBackend(fail_buffer_allocate_after_count=3)
     async with await load_fragment(backend, ADD) as fragment:
@@ -205,8 +245,9 @@ async def test_reading_takes_exactly_the_size_of_the_result() -> None:
         assert known.shape == (8,)
         assert known.dtype == np.float32
         assert backend.read_count == 1
-        with pytest.raises(InvalidArtifact):
-            await fragment.read_invocation_output(bindings, 4)
+        for index in (4, -1, "0", None, 0.0):
+            with pytest.raises(InvalidArtifact, match="it has 4"):
+                await fragment.read_invocation_output(bindings, index)  # type: ignore[arg-type]
         with pytest.raises(ReadBufferDestinationTooSmall):
             await fragment.read_invocation_output(bindings, 0, out[:1])
         with pytest.raises(InvalidBuffer, match="out has 36"):

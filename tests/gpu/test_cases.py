@@ -425,3 +425,13 @@ _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status), anyio.run(main))
 """
     assert run_script(script) == "0 True\n"
+
+
+async def test_a_device_is_opened_by_its_uuid() -> None:
+    async with open_session("cuda") as session:
+        assert isinstance(session.backend, CudaBackend)
+        uuid, index = session.backend.uuid, session.backend.device
+    async with open_session(f"cuda:{uuid}") as session:
+        assert session.backend.device == index
+        x = await session.upload(np.arange(3))
+        assert (await session.download(x)).tolist() == [0, 1, 2]

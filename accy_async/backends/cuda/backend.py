@@ -49,7 +49,7 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
     """One NVIDIA GPU.
 
     Args:
-        device: its index, or its UUID as ``GPU-...``.
+        device: its index, or its UUID as ``GPU-...``, which ``nvidia-smi -L`` lists.
         grace_s: how long cleanup waits for the device, in seconds.
         memory_limit_bytes: what all buffers may take together; None for no limit
             but the device's.
@@ -107,6 +107,11 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
     def capabilities(self) -> Capabilities:
         """What the device is and can do."""
         return self._context.capabilities
+
+    @property
+    def uuid(self) -> str:
+        """The device's UUID, as ``GPU-...``: opens it again, whatever its index."""
+        return self._context.uuid
 
     def memory_statistics(self) -> dict[str, int]:
         """Bytes in use, and bytes that the pool has from the device."""

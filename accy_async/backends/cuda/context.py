@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 from accy_async.artifact.formats import ArtifactFormat, BackendKind
 from accy_async.artifact.requirements import DeviceFeatures, SubgroupFeatures
@@ -211,19 +212,26 @@ class CudaContext:
             if 0 <= device < count:
                 return device
         elif isinstance(device, str):
-            for index in range(count):
-                if self._uuid(index) == device:
-                    return index
+            # The driver gives a part of a GPU (MIG) the UUID that begins with MIG-.
+            wanted = device.lower().removeprefix("gpu-").removeprefix("mig-")
+            uuids = [self._uuid(index) for index in range(count)]
+            if wanted in uuids:
+                return uuids.index(wanted)
+            here = ", ".join(f"GPU-{one}" for one in uuids)
+            raise InvalidValue("CudaBackend.device", device, f"an index, or of {here}")
         raise InvalidValue(
             "CudaBackend.device", device, f"an index below {count}, or a device's UUID"
         )
 
+    @property
+    def uuid(self) -> str:
+        """Which device it is, in any process and in any order of the devices."""
+        return f"GPU-{self._uuid(self.index)}"
+
     def _uuid(self, index: int) -> str:
         handle = self.check(self.driver.cuDeviceGet(index), "cuDeviceGet")
         raw = self.check(self.driver.cuDeviceGetUuid(handle), "cuDeviceGetUuid").bytes
-        text = bytes(raw).hex()
-        parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-        return "GPU-" + "-".join(parts)
+        return str(UUID(bytes=bytes(raw)))
 
     def _attribute(self, name: str) -> int:
         attribute = getattr(

@@ -124,12 +124,15 @@ class ReductionKind(StrEnum):
         """Whether the reduction is defined on the dtype."""
         if self is ReductionKind.MEAN:
             return dtype.is_float
-        return dtype is not DType.BOOL or not self.has_identity
+        return dtype is not DType.BOOL or not self.takes_nothing
 
     @property
-    def has_identity(self) -> bool:
-        """Whether nothing reduces to something: 0 for a sum, 1 for a product."""
-        return self in (ReductionKind.SUM, ReductionKind.PRODUCT)
+    def takes_nothing(self) -> bool:
+        """Whether no elements reduce to something.
+
+        To 0 in a sum, to 1 in a product, and to NaN in a mean, which is 0 / 0.
+        """
+        return self not in (ReductionKind.MINIMUM, ReductionKind.MAXIMUM)
 
 
 class ScanKind(StrEnum):

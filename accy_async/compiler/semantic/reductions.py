@@ -67,7 +67,7 @@ class Reduce(Op):
         distinct_axes(self, self.axes, type)
         check_accumulator(self, type.dtype, self.accumulate)
         empty = [axis for axis in self.axes if type.shape[axis] == 0]
-        if empty and not self.kind.has_identity:
+        if empty and not self.kind.takes_nothing:
             raise self.refusal(
                 f"{self.kind} of no elements: operand {type} axis {empty[0]} (0)"
             )
