@@ -7,8 +7,12 @@ microseconds: the tightest of a few round trips through a stream of the clock's 
 Anchors are taken anew every second, as clocks drift and a long elapsed time is told
 less exactly (CUDA gives it in 24 bits).
 
-What the device is known to have done in order is told in order: an operation never
-begins before it was submitted, nor before the one ahead of it on its stream ended.
+What the device did in order is told in order, on one stream and across streams. So a
+new anchor goes on from the one before, by the device's own clock, as far as what was
+measured allows; how far it had to give way makes the rate of the two clocks. And
+where an operation would have begun before it was submitted, it is the anchor that is
+early: all that counts from it is told as much later from then on. Both happen where
+other programs use the device, and its answers take a hundred times as long.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import attrs
+
 from accy_async.errors import AccyError
 from accy_async.observe.protocol import ClockAlignment
 
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import EventHandle, StreamHandle
 
-__all__ = ["DeviceClock", "Stamp"]
+__all__ = ["DeviceClock", "Stamp", "continued"]
 
 _ALIGN_EVERY_NS = 1_000_000_000
 _ROUND_TRIPS = 4
@@ -45,6 +51,15 @@ class _Anchor:
         self.event = event
         self.alignment = alignment
         self.users = 0
+
+    def moment(self, passed_ns: int, *, not_before: int) -> int:
+        """The host's time so long after the event; later from now on if it must be."""
+        at = self.alignment.to_host_ns(passed_ns)
+        if at < not_before:
+            self.alignment = attrs.evolve(
+                self.alignment, host_ns=self.alignment.host_ns + not_before - at
+            )
+        return max(at, not_before)
 
 
 class Stamp:
@@ -82,8 +97,9 @@ class DeviceClock:
         self._idle: list[EventHandle] = []
         self._stream: StreamHandle | None = None
         self._anchor: _Anchor | None = None
+        self._aligned_ns = 0
         self._ends: dict[int, int] = {}
-        self._lock = threading.Lock()  # of the anchors' counts; nothing is called in it
+        self._lock = threading.Lock()  # of the anchors; the device is not called in it
 
     def takes(self, stream: StreamHandle) -> bool:
         """Whether it takes the time on this stream; elsewhere guards tell."""
@@ -100,7 +116,7 @@ class DeviceClock:
         """
         now = time.perf_counter_ns()
         anchor = self._anchor
-        if anchor is None or now - anchor.alignment.host_ns > _ALIGN_EVERY_NS:
+        if anchor is None or now - self._aligned_ns > _ALIGN_EVERY_NS:
             anchor = self._align()
             now = time.perf_counter_ns()
         event = self._take()
@@ -140,8 +156,9 @@ class DeviceClock:
         backend = self._backend
         began = backend.elapsed_ns(stamp.anchor.event, stamp.start)
         took = max(0, round(backend.elapsed_ns(stamp.start, stamp.end)))
-        start = stamp.anchor.alignment.to_host_ns(round(began))
-        start = max(start, stamp.submitted_ns, self._ends.get(stamp.stream_id, 0))
+        with self._lock:
+            start = stamp.anchor.moment(round(began), not_before=stamp.submitted_ns)
+        start = max(start, self._ends.get(stamp.stream_id, 0))
         self._ends[stamp.stream_id] = start + took
         self.forget(stamp, is_past=True)
         return start, start + took
@@ -173,7 +190,8 @@ class DeviceClock:
             self._idle.append(anchor.event)
 
     def _align(self) -> _Anchor:
-        backend = self._backend
+        """Take a new anchor; the old one again where the device is too busy."""
+        backend, old = self._backend, self._anchor
         if self._stream is None:
             self._stream = backend.create_stream()
         stream, base, probe = self._stream, self._take(), self._take()
@@ -190,19 +208,61 @@ class DeviceClock:
 
         try:
             read_device_ns()  # which warms both ways
-            alignment = ClockAlignment.measure(read_device_ns, samples=_ROUND_TRIPS)
-        except (_Busy, AccyError):
-            after = time.perf_counter_ns()
-            alignment = ClockAlignment(
-                device_ns=0, host_ns=before, uncertainty_ns=after - before
+            alignment = ClockAlignment.measure(
+                read_device_ns, samples=_ROUND_TRIPS, host_clock=time.perf_counter_ns
             )
+            if old is not None:
+                passed = round(backend.elapsed_ns(old.event, base))
+        except (_Busy, AccyError):
             backend.discard(probe)
+            self._aligned_ns = time.perf_counter_ns()
+            if old is not None:
+                backend.discard(base)
+                return old
+            took = self._aligned_ns - before
+            alignment = ClockAlignment(device_ns=0, host_ns=before, uncertainty_ns=took)
         else:
             self._idle.append(probe)
-        new = _Anchor(base, alignment)
+            self._aligned_ns = time.perf_counter_ns()
         with self._lock:
-            old, self._anchor = self._anchor, new
+            if old is not None:
+                alignment = continued(old.alignment, passed, alignment)
+            new = self._anchor = _Anchor(base, alignment)
             is_done = old is not None and old.users == 0
         if old is not None and is_done:
             self._idle.append(old.event)
         return new
+
+
+def continued(
+    old: ClockAlignment, passed_ns: int, measured: ClockAlignment
+) -> ClockAlignment:
+    """A new alignment that goes on from an old one, by the device's clock.
+
+    Args:
+        old: what was in force until now; its device's time counts from its anchor.
+        passed_ns: the new anchor's device time, counted from the old anchor.
+        measured: what was measured of the new one; its device's time counts from
+            the new anchor.
+
+    Returns:
+        An alignment counted from the new anchor. It says of the new anchor's moment
+        what the old one says, unless that is further from the measured moment than
+        this is uncertain: then it gives way so far, and the rate with it.
+    """
+    moment = measured.to_host_ns(0)
+    expected = old.to_host_ns(passed_ns)
+    low, high = moment - measured.uncertainty_ns, moment + measured.uncertainty_ns
+    host_ns = min(max(expected, low), high)
+    spans = old
+    if host_ns != expected:
+        first = attrs.evolve(old, device_ns=0, host_ns=old.to_host_ns(0))
+        second = attrs.evolve(measured, device_ns=passed_ns, host_ns=host_ns)
+        spans = ClockAlignment.between(first, second)
+    return ClockAlignment(
+        device_ns=0,
+        host_ns=host_ns,
+        uncertainty_ns=measured.uncertainty_ns,
+        device_span_ns=spans.device_span_ns,
+        host_span_ns=spans.host_span_ns,
+    )
