@@ -149,6 +149,8 @@ class ResourceTable:
     def destroy(self, handle: Handle) -> bool:
         """Free an object, or retire it if it is in use.
 
+        Of what it retired, the caller asks for the end: see `Resource.request_end`.
+
         Returns:
             True if it was freed at once, False if it was retired.
 
@@ -172,8 +174,6 @@ class ResourceTable:
             else:
                 del self._retired[handle.id]
         if resource.is_retired:
-            for line, position in resource.last_positions().items():
-                line.request(position)
             return False
         self._free(resource)
         return True

@@ -163,6 +163,16 @@ class Resource:
                 latest[line] = max(at, latest.get(line, 0))
         return _not_past(latest)
 
+    def request_end(self) -> None:
+        """Have its streams say when they are past it.
+
+        To ask is an operation of the stream, submitted behind what uses the object: so
+        not under the lock of a device whose objects are used by another's streams.
+        """
+        for line, position in self.last_positions().items():
+            if line.completed < position:
+                line.request(position)
+
     def compose(self, parts: Iterable[Resource]) -> None:
         """Make this object of others, from here on."""
         self.parts = tuple(dict.fromkeys(parts))

@@ -280,7 +280,7 @@ async def test_lost_device_frees_everything(backend: RecordingBackend) -> None:
     assert not backend.destroy(buffer)
     backend.lose_device("gone")
     assert backend.destroyed_ids == [buffer.id]
-    with pytest.raises(DeviceLost, match="the device is lost: gone"):
+    with pytest.raises(DeviceLost, match="cuda:0 is lost: gone"):
         await backend.wait_default_stream()
     assert backend.destroy(kept)
     backend.close()

@@ -393,7 +393,7 @@ async def test_a_lost_device_ends_it_and_what_was_measured_is_there() -> None:
         report.benchmarks[0].candidates, key=lambda one: len(one.times_ns)
     )
     assert (lost.status, other.status) == ("failed", "measured")
-    assert "the device is lost" in lost.reason
+    assert "cuda:0 is lost" in lost.reason
     assert 3 <= len(other.times_ns) <= 5
 
 

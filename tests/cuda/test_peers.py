@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -119,19 +120,66 @@ def test_a_wait_for_the_other_gpu_is_the_drivers(
     assert driver.contexts == [101]
 
 
-def test_the_end_of_what_uses_the_others_memory_is_asked_for_behind_it(
+def test_the_end_of_what_uses_the_others_memory_is_asked_for_by_who_frees_it(
     driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
 ) -> None:
-    """A flag before it would say that it is done, and the memory would be freed."""
+    """Once for all copies, and behind the last: before it, memory would go too soon."""
+    one, two = gpus
+    source, target = one.allocate_buffer(64), two.allocate_buffer(64)
+    for _ in range(3):
+        one.copy_to_peer(source, target, two)
+    number = one.native_stream().handle
+    assert driver.streams == {number: 3 * ["copy"]}
+    assert not two.destroy(target)
+    assert driver.streams == {number: [*3 * ["copy"], "flag"]}
+    assert two.live_objects()["buffers"] == 1
+    assert one.destroy(source)  # the flag has come meanwhile
+    assert two.reaper.sweep() == 1
+    event, stream = one.create_event(), two.create_stream()
+    one.record_event(event)
+    number = two.native_stream(stream).handle
+    two.wait_for_peer(stream, event, one)
+    assert driver.streams[number] == ["wait"]
+    assert not one.destroy(event)
+    assert driver.streams[number] == ["wait", "flag"]
+
+
+def test_who_asks_whether_a_buffer_is_idle_finds_out(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """Though nobody waits for the copy from it: to ask has the other GPU say so."""
     one, two = gpus
     source, target = one.allocate_buffer(64), two.allocate_buffer(64)
     one.copy_to_peer(source, target, two)
-    assert driver.streams == {one.native_stream().handle: ["copy", "flag"]}
-    event = one.create_event()
-    one.record_event(event)
-    stream = two.create_stream()
-    two.wait_for_peer(stream, event, one)
-    assert driver.streams[two.native_stream(stream).handle] == ["wait", "flag"]
+    assert two.is_buffer_idle(target)
+    assert two.is_buffer_idle(target)
+    assert driver.streams[one.native_stream().handle] == ["copy", "flag"]
+
+
+def test_copies_and_the_freeing_of_what_they_use_stand_in_nobodys_way(
+    gpus: tuple[CudaBackend, CudaBackend],
+) -> None:
+    """Threads copy to and fro and free what is in use: no two wait for each other."""
+
+    def play(here: CudaBackend, there: CudaBackend) -> None:
+        for _ in range(100):
+            source, target = here.allocate_buffer(64), there.allocate_buffer(64)
+            here.copy_to_peer(source, target, there)
+            there.destroy(target)
+            here.destroy(source)
+
+    threads = [
+        threading.Thread(target=play, args=pair, daemon=True)
+        for pair in (gpus, gpus[::-1], gpus, gpus[::-1])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+        assert not thread.is_alive()
+    for backend in gpus:
+        backend.reaper.sweep()
+        assert backend.live_objects()["buffers"] == 0
 
 
 def test_the_access_of_a_lost_gpu_is_left_alone(

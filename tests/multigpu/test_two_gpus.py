@@ -303,20 +303,22 @@ BARE = """
     module = call("cuModuleLoadData", PTX.encode() + bytes(1))
     function = call("cuModuleGetFunction", module, b"fault")
     call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
-    call("cuCtxSynchronize")
+    print("fault", int(driver.cuCtxSynchronize()[0]))
+    # Whatever is called first may return what broke the context that is current.
+    driver.cuCtxSetCurrent(0)
     print("now the other")
-    call("cuCtxSetCurrent", 0)
     call("cuCtxSetCurrent", contexts[0])
     memory = call("cuMemAlloc", 64)
-    call("cuMemsetD8", memory, 1, 64)
+    if memory is not None:
+        call("cuMemsetD8", memory, 1, 64)
     call("cuCtxSynchronize")
 """
 
 FAULT = """
     import anyio, numpy as np
-    from accy_async import DType, open_session
+    from accy_async import open_session
     from accy_async.errors import DeviceLost
-    from accy_async.backends import BufferBinding, LaunchRequest
+    from accy_async.backends import LaunchRequest
     from accy_async.artifact import ArtifactRequest, FixedLaunch
 
     async def main():
@@ -330,12 +332,16 @@ FAULT = """
                 geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(1, 1, 1))))
             try:
                 await bad.wait_default_stream()
-            except DeviceLost:
-                print("told of the loss")
-            x = await session.upload(np.arange(9.0, dtype=np.float32), device=0)
-            print("sum", (await session.download(x)).sum())
+            except DeviceLost as error:
+                print("who waited was told:", error)
+            try:
+                x = await session.upload(np.arange(9.0, dtype=np.float32), device=0)
+                print("the other's sum:", (await session.download(x)).sum())
+            except DeviceLost as error:
+                print("the other's user was told:", error)
             health = session.health()
-            print("healthy", [one.is_healthy for one in health.values()])
+            print("healthy:", [one.is_healthy for one in health.values()])
+        print("left")
 
     anyio.run(main)
 """
@@ -344,7 +350,8 @@ FAULT = """
 def test_a_fault_on_one_gpu_leaves_the_other_alone() -> None:
     """As far as the driver does, which is asked in the same way without us.
 
-    Each in a process of its own, as the fault takes the context.
+    Some drivers end all of a process's contexts with one. Then each is told to be lost
+    by its name, and the session is left as ever. Each script is a process of its own.
     """
     bare, ours = (
         subprocess.run(
@@ -357,11 +364,16 @@ def test_a_fault_on_one_gpu_leaves_the_other_alone() -> None:
         for script in (BARE, FAULT)
     )
     report = f"{bare.stdout}{bare.stderr}\n{ours.stdout}{ours.stderr}"
-    before, _, after = bare.stdout.partition("now the other")
-    assert before.split()[-1] != "0", report
-    assert "told of the loss" in ours.stdout, report
-    if all(line.endswith(" 0") for line in after.strip().splitlines()[1:]):
-        assert "sum 36.0" in ours.stdout, report
-        assert "healthy [True, False]" in ours.stdout, report
-    else:  # it took the process: then the other is told to be lost, too, by its name
-        assert "cuda:0" in ours.stderr, report
+    before, _, after = bare.stdout.partition("now the other\n")
+    assert not before.endswith("fault 0\n"), report
+    answers = after.splitlines()
+    assert answers, report
+    assert "who waited was told: cuda:1 is lost:" in ours.stdout, report
+    if all(answer.endswith(" 0") for answer in answers):
+        assert "the other's sum: 36.0" in ours.stdout, report
+        assert "healthy: [True, False]" in ours.stdout, report
+    else:
+        assert "the other's user was told: cuda:0 is lost:" in ours.stdout, report
+        assert "healthy: [False, False]" in ours.stdout, report
+    assert ours.stdout.endswith("left\n"), report
+    assert ours.returncode == 0, report

@@ -138,7 +138,7 @@ async def test_lost_device_is_told_to_everybody(
         hide(monkeypatch, lambda: True)
     backend = VulkanBackend()
     library.fault = lambda number, name: VkResult.DEVICE_LOST if name == call else None
-    with pytest.raises(DeviceLost, match="device is lost") as caught:
+    with pytest.raises(DeviceLost, match="vulkan:0 is lost") as caught:
         await scenario(backend)
     assert caught.value.code == VkResult.DEVICE_LOST
     assert not backend.is_healthy

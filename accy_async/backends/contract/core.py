@@ -126,7 +126,7 @@ class BackendCore(BackendHooks):
             streams = self._every_stream()
             cause = accuse(found, streams)
             lost = self._lost = DeviceLost(
-                f"the device is lost: {cause.message}",
+                f"{self._origin.device} is lost: {cause.message}",
                 code=cause.code,
                 call=cause.call,
                 node=cause.node,

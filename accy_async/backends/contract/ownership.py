@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore
-from accy_async.backends.handles import Handle, StreamHandle
+from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.lifetimes import Reaper, destroy_each
 from accy_async.backends.owners import Owner
-from accy_async.backends.resources import Resource, kind_of
+from accy_async.backends.resources import INVALID, Resource, kind_of
 from accy_async.errors import DeviceLost, SessionClosed
 
 if TYPE_CHECKING:
@@ -37,12 +37,13 @@ class Ownership(BackendCore):
         """
         if self._is_forked:
             return True
+        resource = self._table.get(handle)
         # Between a call's look-up of the object and its use, which are under the
         # same lock, it must not go.
         with self._lock:
-            is_freed = self._table.destroy(handle)
-            if isinstance(handle, StreamHandle):
-                self._streams_by_id.pop(handle.id, None)
+            is_freed = self._let_go(resource)
+        if not is_freed:
+            resource.request_end()  # also of other devices' streams, under their locks
         return is_freed
 
     def discard(self, handle: Handle) -> bool:
@@ -51,10 +52,19 @@ class Ownership(BackendCore):
         Returns:
             True unless the reaper holds it now.
         """
-        if self._is_forked:
+        if self._is_forked or not self.is_alive(handle):
             return True
-        with self._lock:
-            return not self.is_alive(handle) or self.destroy(handle)
+        try:
+            return self.destroy(handle)
+        except INVALID[kind_of(handle)]:  # another thread was faster
+            return True
+
+    def _let_go(self, resource: Resource) -> bool:
+        """Free an object, or have the reaper hold it; under the submission lock."""
+        is_freed = self._table.destroy(resource.handle)
+        if resource.kind is ObjectKind.STREAM:
+            self._streams_by_id.pop(resource.handle.id, None)
+        return is_freed
 
     def abandon(self, handle: Handle) -> None:
         """`discard` for the garbage collector: takes no lock, and leaves it for later.

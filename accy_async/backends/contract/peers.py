@@ -76,7 +76,6 @@ class Peers(Sharing):
             self._stream_wait_peer(
                 state, position, cast("EventState", resource.payload), other
             )
-            state.timeline.request(position)
         return position
 
     def route_to(self, peer: Backend) -> CopyRoute:
@@ -150,14 +149,12 @@ class Peers(Sharing):
                 other._copy_in(  # noqa: SLF001
                     state, position, me, read, written, size, guard
                 )
-                state.timeline.request(position)
             else:
                 state = self._stream(stream)
                 self._admit_peer(state, other, written)
                 position = advance(state, read)
                 self._use_of_peer(other, written, state, position)
                 self._copy_out(state, position, read, other, written, size, guard)
-                state.timeline.request(position)
         return position
 
     # Within
@@ -186,9 +183,8 @@ class Peers(Sharing):
     ) -> None:
         """Note that a stream here uses a peer's object; under both locks.
 
-        What uses it is submitted next, and its end asked for right behind it, not
-        before: to ask is an operation of the stream, too. Whoever frees the object
-        holds the other's lock alone, and could not ask.
+        Its end is asked for by who destroys the object, when that is still in use then:
+        copies that follow each other are not held up by what says how far they are.
         """
         resource.touch(state.timeline, position)
         self._table.sweep_along(peer._table)  # noqa: SLF001

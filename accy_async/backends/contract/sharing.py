@@ -11,7 +11,6 @@ from accy_async.backends.exchange import Arrival, Loan, end_loans, watch_loans
 from accy_async.backends.handles import (
     BufferHandle,
     BufferOwnership,
-    Handle,
     ObjectKind,
     StreamHandle,
 )
@@ -154,20 +153,17 @@ class Sharing(Streams, Memory):
         self._streams_by_id[resource.handle.id] = state
         return cast("StreamHandle", self._keep_unless_closed(resource))
 
-    def destroy(self, handle: Handle) -> bool:
-        """See `Ownership.destroy`; what is borrowed is let go of unasked."""
-        is_borrowed = (
-            isinstance(handle, BufferHandle)
+    def _let_go(self, resource: Resource) -> bool:
+        """See `Ownership._let_go`; what is borrowed is let go of unasked."""
+        is_freed = super()._let_go(resource)
+        handle = resource.handle
+        if (
+            not is_freed
+            and isinstance(handle, BufferHandle)
             and handle.ownership is BufferOwnership.EXTERNAL
-        )
-        if not is_borrowed or self._is_forked:
-            return super().destroy(handle)
-        with self._lock:
-            resource = self._table.get(handle)
-            is_freed = super().destroy(handle)
-            if not is_freed:
-                for state in self._users(resource):
-                    self._notice(state, state.timeline.submitted)
+        ):
+            for state in self._users(resource):
+                self._notice(state, state.timeline.submitted)
         return is_freed
 
     # Lending
@@ -257,9 +253,14 @@ class Sharing(Streams, Memory):
         return copy
 
     def is_buffer_idle(self, buffer: BufferHandle) -> bool:
-        """True where every use of a buffer that was submitted is done."""
+        """True where every use of a buffer that was submitted is done, and none failed.
+
+        Who asks again and again finds out, though nobody waits.
+        """
         self._check("is_buffer_idle")
-        return not self._table.get(buffer).last_uses()
+        resource = self._table.get(buffer)
+        resource.request_end()
+        return not resource.last_uses()
 
     # Within
 
