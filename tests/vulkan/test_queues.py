@@ -168,8 +168,8 @@ def run_programs(loop: str, seed: int) -> None:
 
 
 @pytest.fixture
-def copying(monkeypatch: pytest.MonkeyPatch) -> Iterator[VulkanDevice]:
-    """As if the device had a family for copies; it is ours, and only copies."""
+def copying_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if devices had a family for copies; it is ours, and only copies."""
     found = NativeDevice._families
 
     def and_copies(device: NativeDevice) -> tuple[QueueFamily, QueueFamily]:
@@ -184,6 +184,10 @@ def copying(monkeypatch: pytest.MonkeyPatch) -> Iterator[VulkanDevice]:
     create = NativeDevice._create
     monkeypatch.setattr(NativeDevice, "_families", and_copies)
     monkeypatch.setattr(NativeDevice, "_create", created_once)
+
+
+@pytest.fixture
+def copying(copying_family: None) -> Iterator[VulkanDevice]:
     device = VulkanDevice()
     yield device
     device.close()

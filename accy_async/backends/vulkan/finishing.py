@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from accy_async.backends.guards import Guard
+    from accy_async.backends.vulkan.batches import Batch, Ended
     from accy_async.backends.vulkan.device import VulkanDevice
     from accy_async.backends.vulkan.hub import Hub
-    from accy_async.backends.vulkan.queue import Batch, Ended, VulkanQueue
+    from accy_async.backends.vulkan.queue import VulkanQueue
     from accy_async.backends.vulkan.streams import VulkanStream
     from accy_async.backends.vulkan.timeline import VulkanTimeline
 
@@ -257,7 +258,7 @@ class VulkanFinishing(Backend):
     def _complete(self, batch: Batch, failures: Mapping[int, DeviceError]) -> None:
         """Tell of each operation of a batch that it has ended."""
         last: dict[VulkanStream, int] = {}
-        for index, (stream, position, _, guard) in enumerate(batch.ended):
+        for index, (stream, position, _, guard, _) in enumerate(batch.ended):
             if failures and (error := failures.get(index)) is not None:
                 fail(stream, position, guard, error)
             if stream.blocked_at == position:
@@ -267,8 +268,7 @@ class VulkanFinishing(Backend):
             stream.timeline.complete(position)
             if stream.batch is batch:
                 stream.batch = None
-        batch.ended.clear()
-        batch.kept.clear()
+        batch.clear()
 
 
 def fail(

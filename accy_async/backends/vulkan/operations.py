@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
+from accy_async.backends.vulkan.batches import at_work
 from accy_async.backends.vulkan.memory import MemoryKind
 from accy_async.backends.vulkan.regions import Pattern, copy_region, fill_region
 from accy_async.backends.vulkan.streams import Operation
@@ -12,9 +13,9 @@ from accy_async.backends.vulkan.streams import Operation
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.hostmemory import HostMemory
+    from accy_async.backends.vulkan.batches import Batch
     from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
     from accy_async.backends.vulkan.memory import Allocator, VulkanMemory
-    from accy_async.backends.vulkan.queue import Batch
     from accy_async.backends.vulkan.streams import VulkanStream
     from accy_async.errors import DeviceError
 
@@ -187,12 +188,10 @@ class Mark(Operation):
     """The point that an event marks; the device takes its time there if it is to.
 
     Attributes:
-        batch: what it ends with; None before it is handed over, or where all before
-            it had ended by then.
         is_with_queue: True once it is handed over.
     """
 
-    __slots__ = ("_clock", "_event", "batch", "is_with_queue")
+    __slots__ = ("_batch", "_clock", "_event", "is_with_queue")
     call = "record_event"
     keeps_order = True
 
@@ -201,14 +200,18 @@ class Mark(Operation):
         self.guard = None
         self._event = event
         self._clock = clock
-        self.batch: Batch | None = None
+        self._batch: Batch | None = None
         self.is_with_queue = False
+
+    def batch(self, stream: VulkanStream) -> Batch | None:
+        """What it ends with, on its stream; None where it has ended."""
+        return at_work(self._batch, stream)
 
     def hand_over(self, stream: VulkanStream) -> None:
         self.is_with_queue = True
         if not self._event.has_timing:
             stream.end_with(self.position)
-            self.batch = stream.batch
+            self._batch = stream.batch
             return
         queue = stream.turn_to(stream.queue)
         clock, event = self._clock, self._event
@@ -217,11 +220,12 @@ class Mark(Operation):
         read = clock.stamp(queue, commands)
 
         def finish(has_run: bool) -> DeviceError | None:
-            clock.tell(event, mark, read() if has_run else None)
+            ticks = read()  # whatever it is, the query is free again
+            clock.tell(event, mark, ticks if has_run else None)
             return None
 
         queue.end(stream, self.position, finish)
-        self.batch = stream.batch
+        self._batch = stream.batch
 
 
 class Nothing(Operation):
@@ -263,7 +267,7 @@ class WaitFor(Operation):
             consequence.is_consequence = True
             consequence.__cause__ = cause
             stream.timeline.fail(self.position, consequence)
-        stream.end_with(self.position, self._mark.batch)
+        stream.end_with(self.position, self._mark.batch(self._stream))
 
 
 class HostGate(Operation):

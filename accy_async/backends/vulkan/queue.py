@@ -1,117 +1,44 @@
 """One queue of a device: commands recorded into batches, batches counted.
 
-A *batch* is one or more command buffers and what is to be done on the host once they
-have run. A queue has at most one open; `VulkanQueue.flush` submits it. The queue's
+A queue has at most one batch open; `VulkanQueue.flush` submits it. The queue's
 semaphore, a timeline, counts the batches that have run: it is all that anybody waits
 for, the host and other queues alike. So a stream needs no semaphore of its own, and as
 many streams as there are share the queues there are.
-
-A queue is used by one thread at a time: everything here is called under the
-submission lock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from accy_async.backends.vulkan.barriers import Synchronization
+from accy_async.backends.vulkan.batches import Batch
 from accy_async.backends.vulkan.bound import Bound
 from accy_async.backends.vulkan.hazards import Hazards
+from accy_async.backends.vulkan.native import COUNTER_CALL, NativeQueue
 from accy_async.backends.vulkan.results import VkResult, VulkanError
 from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
+    from accy_async.backends.vulkan.batches import Finisher
     from accy_async.backends.vulkan.device import VulkanDevice
     from accy_async.backends.vulkan.families import QueueFamily
     from accy_async.backends.vulkan.memory import VulkanMemory
     from accy_async.backends.vulkan.streams import VulkanStream
-    from accy_async.errors import DeviceError
 
-__all__ = ["Batch", "Ended", "Finisher", "VulkanQueue"]
-
-Finisher = Callable[[bool], "DeviceError | None"]
-"""What is to be done on the host once a batch has run; gives what failed.
-
-It is told whether the batch has run: one that was refused has not.
-"""
-
-
-class Ended(NamedTuple):
-    """An operation that ends with a batch; see `VulkanQueue.end`."""
-
-    stream: VulkanStream
-    position: int
-    finisher: Finisher | None
-    guard: Guard | None
-
+__all__ = ["VulkanQueue"]
 
 _LONG_BYTES = 256 * 1024
 """What is copied on the host from there on takes longer than a loop should stand."""
-
-_NOTHING = Bound()
-_COUNTER_CALL = "vkGetSemaphoreCounterValue"
 
 _MOST_COMMANDS = 512
 """Operations of one batch: so that the device begins before all are recorded."""
 
 
-class Batch:
-    """Operations that are submitted together.
-
-    Attributes:
-        queue: where.
-        number: the queue's semaphore has it once the batch has run.
-        commands: the command buffer that is being recorded; None for none.
-        bound: what that has bound.
-        buffers: the command buffers before it, in order.
-        own: those of all that are to be used again.
-        ended: the operations in it, in order.
-        kept: what has to live until then.
-        has_finishers: True where something is to be done on the host then,
-        is_long: and where that takes long.
-        is_finished: True once all that has happened.
-    """
-
-    __slots__ = (
-        "bound",
-        "buffers",
-        "commands",
-        "count",
-        "ended",
-        "has_finishers",
-        "is_finished",
-        "is_long",
-        "kept",
-        "number",
-        "own",
-        "queue",
-        "waits",
-        "writes_host",
-    )
-
-    def __init__(self, queue: VulkanQueue, number: int) -> None:
-        self.queue = queue
-        self.number = number
-        self.commands: Any = None
-        self.bound = _NOTHING
-        self.buffers: list[Any] = []
-        self.own: list[Any] = []
-        self.count = 0
-        self.ended: list[Ended] = []
-        self.kept: list[object] = []
-        self.waits: dict[VulkanQueue, int] = {}
-        self.writes_host = False
-        self.has_finishers = False
-        self.is_long = False
-        self.is_finished = False
-
-
-class VulkanQueue:
+class VulkanQueue(NativeQueue):
     """One queue.
 
     Args:
@@ -133,10 +60,6 @@ class VulkanQueue:
             show that their absence is noticed.
     """
 
-    _info: Any
-    _numbers: Any
-    _commands: Any
-
     def __init__(
         self,
         device: VulkanDevice,
@@ -144,9 +67,7 @@ class VulkanQueue:
         index: int,
         opened: list[VulkanQueue],
     ) -> None:
-        self.device = device
-        self.index = index
-        self.native = device.queue(family.index, index)
+        super().__init__(device, family.index, index)
         self.synchronization = Synchronization(device.vulkan, family)
         self._opened = opened
         self.submitted = 0
@@ -159,26 +80,6 @@ class VulkanQueue:
         self._open: Batch | None = None
         self._seen: dict[VulkanQueue, int] = {}
         self._owed: dict[VulkanQueue, int] = {}  # what refused batches would have
-        self._idle: list[Any] = []
-        vulkan, lib = device.vulkan, device.vulkan.lib
-        kind = vulkan.struct(
-            "VkSemaphoreTypeCreateInfo", semaphoreType=lib.VK_SEMAPHORE_TYPE_TIMELINE
-        )
-        info = vulkan.struct("VkSemaphoreCreateInfo", pNext=kind)
-        self.semaphore = device.make("Semaphore", info)
-        self._prepare_submission()
-        self._pool = device.make(
-            "CommandPool",
-            vulkan.struct(
-                "VkCommandPoolCreateInfo",
-                flags=lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                queueFamilyIndex=family.index,
-            ),
-        )
-        self._begin = vulkan.struct(
-            "VkCommandBufferBeginInfo",
-            flags=lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
-        )
 
     # Recording
 
@@ -191,12 +92,6 @@ class VulkanQueue:
             self._opened.append(self)
         return batch
 
-    def newest(self) -> Batch | None:
-        """The batch that ends last of all, where any is not finished."""
-        if self._open is not None:
-            return self._open
-        return self.flying[-1] if self.flying else None
-
     def commands(
         self, reads: Iterable[VulkanMemory] = (), writes: Iterable[VulkanMemory] = ()
     ) -> Any:  # noqa: ANN401
@@ -208,7 +103,7 @@ class VulkanQueue:
         batch = self.batch()
         commands = batch.commands
         if commands is None:
-            commands = batch.commands = self._take_commands()
+            commands = batch.commands = self._new_commands(batch)
         if self.hazards.meet(reads, writes, batch.number):
             self.order(commands)
         batch.count += 1
@@ -290,12 +185,10 @@ class VulkanQueue:
             copied_bytes: how much is to be copied on the host then.
         """
         batch = self.batch()
-        batch.ended.append(Ended(stream, position, finisher, guard))
+        batch.end(stream, position, finisher, guard)
         if finisher is not None:
             batch.has_finishers = True
             batch.is_long |= copied_bytes >= _LONG_BYTES
-        stream.batch = batch
-        stream.handed = position
 
     def wait_for(self, other: VulkanQueue, number: int) -> None:
         """Have the open batch begin only once another queue has run that batch."""
@@ -345,8 +238,7 @@ class VulkanQueue:
         self._owed.update(batch.waits)
         batch.is_finished = True
         self.refused.append(batch)
-        reset = self.device.vulkan.lib.vkResetCommandBuffer
-        self._idle += [one for one in batch.own if reset(one, 0) >= 0]
+        self._take_refused(batch.own)
         batch.own = []
 
     @property
@@ -362,9 +254,7 @@ class VulkanQueue:
         Raises:
             VulkanError: the device is lost.
         """
-        counter = self._new_counter()  # for other threads ask at the same moment
-        self._ask(counter)
-        found: int = counter[0]
+        found = self._counter()
         # What some drivers say of a device that is gone. One more may have run than is
         # known to have been submitted: asking takes no lock.
         if found > self.submitted + 1:
@@ -372,7 +262,7 @@ class VulkanQueue:
                 f"the device is lost: {found} batches are said to have run, of "
                 f"{self.submitted}",
                 code=VkResult.DEVICE_LOST,
-                call=_COUNTER_CALL,
+                call=COUNTER_CALL,
             )
         return found
 
@@ -383,11 +273,6 @@ class VulkanQueue:
                 continue
         except AccyError:
             return  # who looks next finds the same
-
-    def _ask(self, counter: Any) -> None:  # noqa: ANN401
-        """Ask the driver how far the semaphore is."""
-        vulkan = self.device.vulkan
-        vulkan.call(_COUNTER_CALL, self.device.native, self.semaphore, counter)
 
     @property
     def oldest(self) -> Batch | None:
@@ -402,7 +287,7 @@ class VulkanQueue:
         batch = self.flying.popleft()
         batch.is_finished = True
         self.long -= batch.is_long
-        self._idle += batch.own
+        self._give_back(batch.own)
         batch.own = []
         return batch
 
@@ -418,23 +303,11 @@ class VulkanQueue:
 
     # Within
 
-    def _take_commands(self) -> Any:  # noqa: ANN401
-        device, vulkan = self.device, self.device.vulkan
-        if self._idle:
-            commands = self._idle.pop()
-        else:
-            info = vulkan.struct(
-                "VkCommandBufferAllocateInfo",
-                commandPool=self._pool,
-                level=vulkan.lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                commandBufferCount=1,
-            )
-            commands = vulkan.get(
-                "vkAllocateCommandBuffers", "VkCommandBuffer", device.native, info
-            )
-        self.batch().own.append(commands)
-        self.batch().bound = Bound()
-        vulkan.call("vkBeginCommandBuffer", commands, self._begin)
+    def _new_commands(self, batch: Batch) -> Any:  # noqa: ANN401
+        commands = self._take_commands()
+        batch.own.append(commands)
+        batch.bound = Bound()
+        self._begin_commands(commands)
         return commands
 
     def _close_open(self, batch: Batch) -> None:
@@ -453,57 +326,11 @@ class VulkanQueue:
         if batch.writes_host:
             self.synchronization.show_host(commands)
             batch.writes_host = False
-        self.device.vulkan.call("vkEndCommandBuffer", commands)
+        self._end_commands(commands)
         batch.buffers.append(commands)
 
     def _submit(self, batch: Batch) -> None:
-        vulkan = self.device.vulkan
         self._close(batch)
-        info = self._info
-        self._number[0] = batch.number
-        count = info.commandBufferCount = len(batch.buffers)
-        if count > len(self._commands):
-            self._commands = vulkan.ffi.new("VkCommandBuffer[]", 2 * count)
-            info.pCommandBuffers = self._commands
-        for index, commands in enumerate(batch.buffers):
-            self._commands[index] = commands
-        info.waitSemaphoreCount = len(batch.waits)
-        self._numbers.waitSemaphoreValueCount = len(batch.waits)
-        if batch.waits:
-            kept = self._wait_in(info, batch.waits)
-            vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
-            del kept  # the driver has read it
-        else:
-            vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
+        waits = [(queue.semaphore, number) for queue, number in batch.waits.items()]
+        self._submit_buffers(batch.buffers, batch.number, waits)
         batch.buffers = []
-
-    def _prepare_submission(self) -> None:
-        """Make once what every submission is made with."""
-        vulkan = self.device.vulkan
-        self._number = vulkan.array("uint64_t", [0])
-        self._new_counter = partial(vulkan.ffi.new, vulkan.ffi.typeof("uint64_t*"))
-        self._commands = vulkan.ffi.new("VkCommandBuffer[]", 8)
-        self._numbers = vulkan.struct(
-            "VkTimelineSemaphoreSubmitInfo",
-            signalSemaphoreValueCount=1,
-            pSignalSemaphoreValues=self._number,
-        )
-        self._info = vulkan.struct(
-            "VkSubmitInfo",
-            pNext=self._numbers,
-            pCommandBuffers=self._commands,
-            signalSemaphoreCount=1,
-            pSignalSemaphores=vulkan.array("VkSemaphore", [self.semaphore]),
-        )
-
-    def _wait_in(self, info: Any, waits: dict[VulkanQueue, int]) -> tuple[Any, ...]:  # noqa: ANN401
-        """Have a submission wait for other queues; what has to live until then."""
-        vulkan, stages = self.device.vulkan, self.device.vulkan.lib
-        values = vulkan.array("uint64_t", list(waits.values()))
-        semaphores = vulkan.array("VkSemaphore", [queue.semaphore for queue in waits])
-        every = [stages.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT] * len(waits)
-        masks = vulkan.array("VkPipelineStageFlags", every)
-        self._numbers.pWaitSemaphoreValues = values
-        info.pWaitSemaphores = semaphores
-        info.pWaitDstStageMask = masks
-        return values, semaphores, masks

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from accy_async.backends.hooks import StreamState
 from accy_async.backends.journal import Journal
-from accy_async.backends.vulkan.queue import Ended
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.journal import Label, Work
-    from accy_async.backends.vulkan.queue import Batch, VulkanQueue
+    from accy_async.backends.vulkan.batches import Batch
+    from accy_async.backends.vulkan.queue import VulkanQueue
     from accy_async.backends.vulkan.timeline import VulkanTimeline
 
 __all__ = ["Operation", "VulkanStream"]
@@ -152,9 +152,7 @@ class VulkanStream(StreamState):
             return
         if last.queue not in self.queues:
             self.queues = (*self.queues, last.queue)
-        last.ended.append(Ended(self, position, None, None))
-        self.batch = last
-        self.handed = position
+        last.end(self, position)
 
     def batches_at(self, position: int) -> list[tuple[VulkanQueue, int]]:
         """Those to wait for until the position is reached, by number.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.journal import JOURNAL_MASK
+from accy_async.backends.vulkan.batches import at_work
 from accy_async.backends.vulkan.finishing import VulkanFinishing, fail
 from accy_async.backends.vulkan.hub import wait_for
 from accy_async.backends.vulkan.launching import launch_on
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from accy_async.backends.hooks import StreamState
     from accy_async.backends.journal import Label
     from accy_async.backends.launch import PreparedLaunch
+    from accy_async.backends.vulkan.batches import Batch
     from accy_async.backends.vulkan.launching import VulkanLaunch
     from accy_async.backends.vulkan.queue import VulkanQueue
     from accy_async.backends.vulkan.recorder import Recorder
@@ -224,20 +226,27 @@ class VulkanSubmitting(VulkanFinishing):
     def _end_refused(self, error: BaseException) -> None:
         """Fail the operations of batches that the driver has refused.
 
-        They end behind what was submitted before them.
+        They end behind what their streams had come to before, on whichever queue.
         """
         for queue in self._queues:
             refused, queue.refused = queue.refused, []
             for batch in refused:
-                for stream, position, finisher, guard in batch.ended:
-                    if finisher is not None:
-                        finisher(False)
-                    stream.batch = queue.newest()
-                    if stream.blocked_at == position:
-                        stream.blocked_at = 0
-                    fail(stream, position, guard, _as_failure(error, "vkQueueSubmit"))
-                    stream.end_with(position)
-                batch.kept.clear()
+                self._end_batch(batch, error)
+
+    def _end_batch(self, batch: Batch, error: BaseException) -> None:
+        """End the operations of one that was refused, in order."""
+        batch.behind = {}
+        for stream, position, finisher, guard, before in batch.ended:
+            if finisher is not None:
+                finisher(False)
+            if before is not batch:
+                stream.batch = at_work(before, stream)
+            if stream.blocked_at == position:
+                stream.blocked_at = 0
+            fail(stream, position, guard, _as_failure(error, "vkQueueSubmit"))
+            stream.end_with(position)
+            batch.behind[stream] = stream.batch
+        batch.clear()
 
     def _check_loss(self, error: BaseException) -> None:
         """Where an error says that the device is gone, say so everywhere.
