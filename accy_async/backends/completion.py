@@ -1,7 +1,7 @@
 """Turning the completion of device work into the wake-up of a task.
 
 A `Completion` is what a wait comes down to; the bell of its event loop wakes it
-(`accy_async.backends.loops`). (docs/performance.md compares it with the loops' own
+(`accy_async.backends.bell`). (docs/performance.md compares it with the loops' own
 calls.)
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -11,7 +10,7 @@ import anyio.lowlevel
 
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.closing import ClosedOnExit
-from accy_async.backends.completion import run_abandonable
+from accy_async.backends.writing import submit_write
 from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from accy_async.graph.options import LaunchOptions
 
 __all__ = ["InvocationCapture"]
-
-_MOST_AT_ONCE = 1 << 20
-"""Bytes that may be copied on the event loop's thread: some 100 us."""
 
 
 class InvocationCapture(ClosedOnExit):
@@ -128,11 +124,7 @@ class InvocationCapture(ClosedOnExit):
                 given.handle, own, byte_size=own.byte_size, stream=stream
             )
             return
-        write = partial(backend.write_buffer, own, given, stream=stream)
-        if backend.writes_block and own.byte_size > _MOST_AT_ONCE:
-            await run_abandonable(write, lambda _: None, name="capture")
-        else:
-            write()
+        await submit_write(backend, own, given, stream, name="capture")
 
     def end(self, why: AccyError) -> None:
         """There will be no call."""

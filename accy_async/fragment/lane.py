@@ -10,20 +10,14 @@ lowered to a graph of the device, and then launched as one.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from accy_async.backends.adopting import adopt_array
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import destroy_all, raise_together
-from accy_async.backends.completion import run_abandonable
-from accy_async.fragment.arguments import host_dtype
+from accy_async.fragment.lanecall import LaneCall
+from accy_async.fragment.lanememory import LaneMemory
 from accy_async.fragment.memory import Buffers
-from accy_async.fragment.signature import ArgumentSlot, ResultKind, ResultSlot
-from accy_async.fragment.spares import MOST_KEPT_BYTES, Spares
 from accy_async.fragment.submission import (
     in_order,
     launches_alone,
@@ -39,7 +33,6 @@ from accy_async.graph.lowering.policy import (
 from accy_async.graph.options import LaunchOptions
 from accy_async.graph.prepared import PreparedGraph
 from accy_async.graph.slices import in_slices
-from accy_async.interop.dlpack import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,13 +51,6 @@ if TYPE_CHECKING:
     from accy_async.graph.plan import LaunchGraphPlan
 
 __all__ = ["Lane"]
-
-_IN_PLACE_BYTES = 1 << 16
-"""Host arrays from this size on are used where they are, if the device is the host:
-a copy of 64 KiB takes some 6 us, as long as it takes to adopt an array."""
-
-_MOST_AT_ONCE = 1 << 20
-"""Bytes that may be copied on the event loop's thread: some 100 us."""
 
 _LEAST_LOWERED = 3
 """Kernels from which on a launch of a graph costs less than theirs do."""
@@ -100,15 +86,10 @@ class Lane:
         self._kernels = kernels
         self._signature = signature
         self._order = in_order(graph) if graph.nodes else ()
-        self._own = Buffers(backend, "a fragment's lane")
-        self._bound: dict[str, BufferHandle] = dict(constants.items())
-        self._spares = Spares(backend)
-        self._staging: dict[str, tuple[HostArray, DeviceArray]] = {}
+        self._memory = LaneMemory(backend, constants)
         self._prepared: PreparedGraph | None = None
         self._ready: list[PreparedLaunch] | None = None
         self._calm = 0
-        place = backend.exchange_device
-        self._is_host = place is not None and place[0] == CPU
 
     async def run(
         self,
@@ -134,7 +115,7 @@ class Lane:
         """
         if graph is not self._graph:
             self._take_up(graph)
-        call = _Call(self, stream)
+        call = LaneCall(self._memory, stream)
         for slot, given in zip(self._signature.arguments, arguments, strict=True):
             call.take(slot, given)
         results = [call.open(slot, to_host=to_host) for slot in self._signature.results]
@@ -158,55 +139,7 @@ class Lane:
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared.lowered is not None:
             handles += prepared.lowered.handles()
-        handles += [adopted.handle for _, adopted in self._staging.values()]
-        self._staging.clear()
-        handles += self._spares.detach()
-        handles += self._own.detach()
-        return handles
-
-    def own(self, slot: ArgumentSlot | ResultSlot) -> BufferHandle:
-        """The lane's own buffer for a slot."""
-        return self._own.allocate(slot.name, slot.slot.byte_size)
-
-    def result(self, slot: ResultSlot) -> DeviceArray:
-        """A new array for a result, the caller's; its buffer comes back if small."""
-        backend, planned = self._backend, slot.slot
-        if planned.byte_size > MOST_KEPT_BYTES:
-            return DeviceArray.allocate(backend, planned.shape, planned.dtype)
-        handle = self._spares.take(slot.name)
-        if handle is None:
-            handle = backend.allocate_buffer(planned.byte_size)
-        reclaim = self._spares.reclaim(slot.name)
-        return DeviceArray(
-            backend, handle, planned.shape, planned.dtype, reclaim=reclaim
-        )
-
-    def staging(
-        self, slot: ArgumentSlot | ResultSlot
-    ) -> tuple[HostArray, DeviceArray] | None:
-        """The same as an array of the host, where the device is the host."""
-        if not self._is_host:
-            return None
-        found = self._staging.get(slot.name)
-        if found is None:
-            planned = slot.slot
-            array = np.zeros(planned.shape, host_dtype(planned.dtype))
-            adopted = adopt_array(self._backend, array, dtype=planned.dtype)
-            found = self._staging[slot.name] = array, adopted
-        return found
-
-    def source(self, slot: ResultSlot) -> BufferHandle:
-        """What holds a slot's value in this invocation."""
-        return self._bound[slot.name]
-
-    def is_used_in_place(self, byte_size: int) -> bool:
-        """True for host arrays that need no copy."""
-        return self._is_host and byte_size >= _IN_PLACE_BYTES
-
-    @property
-    def backend(self) -> Backend:
-        """The device."""
-        return self._backend
+        return handles + self._memory.detach()
 
     def _take_up(self, graph: LaunchGraphPlan) -> None:
         """Have the launches packed anew, as another graph of the kernels says."""
@@ -221,7 +154,7 @@ class Lane:
         self, wanted: dict[str, BufferHandle], options: LaunchOptions
     ) -> None:
         """Have the launches use these buffers and scalars, and lower what may be."""
-        prepared, bound = self._prepared, self._bound
+        prepared, bound = self._prepared, self._memory.bound
         if prepared is None:
             await self._prepare(wanted, options)
             return
@@ -240,15 +173,13 @@ class Lane:
     async def _prepare(
         self, wanted: dict[str, BufferHandle], options: LaunchOptions
     ) -> None:
-        self._bound.update(wanted)
+        bound = self._memory.bound
+        bound.update(wanted)
         if not self._order:
             return
-        for slot in self._graph.slots:
-            if slot.name not in self._bound:
-                handle = self._own.allocate(slot.name, slot.byte_size)
-                self._bound[slot.name] = handle
+        self._memory.bind_missing(self._graph.slots)
         self._prepared = PreparedGraph(
-            self._backend, self._graph, [self._kernels], dict(self._bound), {}, options
+            self._backend, self._graph, [self._kernels], dict(bound), {}, options
         )
         self._prepared.runs = FIRST_LOWERED_RUN
         making = self._prepared.make_actions()
@@ -281,133 +212,3 @@ class Lane:
             self._backend.submit_launches(self._ready, stream)
         else:
             submit_prepared(prepared, self._order, stream)
-
-
-class _Call:
-    """One invocation of a lane: what is copied before and after it, and kept alive."""
-
-    def __init__(self, lane: Lane, stream: StreamHandle) -> None:
-        self.wanted: dict[str, BufferHandle] = {}
-        self._lane = lane
-        self._backend = lane.backend
-        self._stream = stream
-        self._copies: list[tuple[BufferHandle, BufferHandle]] = []
-        self._uploads: list[tuple[BufferHandle, object]] = []
-        self._downloads: list[tuple[BufferHandle, HostArray]] = []
-        self._results: list[tuple[ResultSlot, DeviceArray | HostArray]] = []
-        self._staged: list[tuple[HostArray, HostArray]] = []
-        self._adopted: list[DeviceArray] = []
-
-    def take(self, slot: ArgumentSlot, given: DeviceArray | HostArray) -> None:
-        """Bind an argument, or have it copied to the lane's own buffer."""
-        if isinstance(given, DeviceArray) and not slot.is_written:
-            self.wanted[slot.name] = given.handle
-            return
-        if (
-            not isinstance(given, DeviceArray)
-            and not slot.is_written
-            and given.flags.aligned
-            and self._lane.is_used_in_place(given.nbytes)
-        ):
-            self.wanted[slot.name] = self._adopt(given, slot, is_read_only=True)
-            return
-        if not isinstance(given, DeviceArray):
-            staging = self._lane.staging(slot)
-            if staging is not None:
-                np.copyto(staging[0], given)  # nothing else uses the lane now
-                self.wanted[slot.name] = staging[1].handle
-                return
-        own = self.wanted[slot.name] = self._lane.own(slot)
-        if isinstance(given, DeviceArray):
-            self._copies.append((given.handle, own))
-        else:
-            self._uploads.append((own, given))
-
-    def open(self, result: ResultSlot, *, to_host: bool) -> DeviceArray | HostArray:
-        """Memory for a result, bound where kernels can write it as it is."""
-        slot = result.slot
-        is_written = result.kind is ResultKind.WRITTEN
-        if to_host:
-            array = np.empty(slot.shape, host_dtype(slot.dtype))
-            if is_written and self._lane.is_used_in_place(array.nbytes):
-                self.wanted[result.name] = self._adopt(array, result)
-                return array
-            if not is_written:
-                self._results.append((result, array))
-                return array
-            staging = self._lane.staging(result)
-            if staging is not None:
-                self.wanted[result.name] = staging[1].handle
-                self._staged.append((staging[0], array))
-            else:
-                own = self.wanted[result.name] = self._lane.own(result)
-                self._downloads.append((own, array))
-            return array
-        made = self._lane.result(result)
-        if is_written:
-            self.wanted[result.name] = made.handle
-        else:
-            self._results.append((result, made))
-        return made
-
-    async def upload(self) -> None:
-        """Submit the copies that come before the kernels."""
-        backend, stream = self._backend, self._stream
-        for handle, data in self._uploads:
-            write = functools.partial(backend.write_buffer, handle, data, stream=stream)
-            if backend.writes_block and handle.byte_size > _MOST_AT_ONCE:
-                await run_abandonable(write, lambda _: None, name="upload")
-            else:
-                write()
-        for source, target in self._copies:
-            backend.copy_buffer(source, target, stream=stream)
-
-    def download(self) -> None:
-        """Submit the copies that come after the kernels."""
-        backend, stream = self._backend, self._stream
-        for handle, out in self._downloads:
-            backend.read_buffer(handle, out, stream=stream)
-        for result, made in self._results:
-            self._copy_result(result, made)
-
-    def finish(self) -> None:
-        """Give out what was staged, and let go of what was adopted."""
-        for source, target in self._staged:
-            np.copyto(target, source)
-        for array in self._adopted:
-            array.free()
-
-    def _copy_result(self, result: ResultSlot, made: DeviceArray | HostArray) -> None:
-        backend, stream = self._backend, self._stream
-        if result.kind is ResultKind.KNOWN:
-            data = result.slot.data
-            assert data is not None
-            if isinstance(made, DeviceArray):
-                backend.write_buffer(made.handle, data, stream=stream)
-            else:
-                made[...] = np.frombuffer(data, made.dtype).reshape(made.shape)
-            return
-        source = self._lane.source(result)
-        if isinstance(made, DeviceArray):
-            backend.copy_buffer(
-                source, made.handle, byte_size=made.byte_size, stream=stream
-            )
-        else:
-            backend.read_buffer(source, made, stream=stream)
-
-    def _adopt(
-        self,
-        array: HostArray,
-        slot: ArgumentSlot | ResultSlot,
-        *,
-        is_read_only: bool = False,
-    ) -> BufferHandle:
-        adopted = adopt_array(
-            self._backend,
-            array,
-            dtype=slot.slot.dtype,
-            is_read_only=is_read_only,
-            what=slot.name,
-        )
-        self._adopted.append(adopted)
-        return adopted.handle

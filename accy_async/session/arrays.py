@@ -9,7 +9,7 @@ import numpy as np
 
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import raise_together
-from accy_async.backends.completion import run_abandonable
+from accy_async.backends.writing import submit_write
 from accy_async.dtypes import DType
 from accy_async.errors import (
     InvalidBuffer,
@@ -18,18 +18,14 @@ from accy_async.errors import (
     ReadBufferDestinationTooSmall,
 )
 from accy_async.observe.protocol import phase
+from accy_async.session.core import SessionCore
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from accy_async.backends.handles import StreamHandle
 
-from accy_async.session.core import SessionCore
-
 __all__ = ["SessionArrays", "check_array", "extents_of"]
-
-_MOST_AT_ONCE = 1 << 20
-"""Bytes that may be copied on the event loop's thread: some 100 us."""
 
 
 class SessionArrays(SessionCore):
@@ -91,7 +87,9 @@ class SessionArrays(SessionCore):
         target = DeviceArray.allocate(self.backend, host.shape, element)
         try:
             with phase(self.observer, "upload", repr(target)):
-                await self._write(target, host, stream)
+                await submit_write(
+                    self.backend, target.handle, host, stream, name="upload"
+                )
                 await self._wait_stream(stream)
         except BaseException as error:
             errors: list[Exception] = []
@@ -135,7 +133,7 @@ class SessionArrays(SessionCore):
         _check_dtype("write", target, host)
         await self.backend.wait_buffer(target.handle)
         with phase(self.observer, "upload", repr(target)):
-            await self._write(target, host, stream)
+            await submit_write(self.backend, target.handle, host, stream, name="upload")
             await self._wait_stream(stream)
 
     async def download(
@@ -179,22 +177,6 @@ class SessionArrays(SessionCore):
             self.backend.read_buffer(source.handle, out, stream=stream)
             await self._wait_stream(stream)
         return out
-
-    async def _write(
-        self,
-        target: DeviceArray,
-        host: NDArray[np.generic],
-        stream: StreamHandle | None,
-    ) -> None:
-        """Submit a copy to the device; on a thread where it would hold up the loop."""
-
-        def write() -> int:
-            return self.backend.write_buffer(target.handle, host, stream=stream)
-
-        if self.backend.writes_block and host.nbytes > _MOST_AT_ONCE:
-            await run_abandonable(write, lambda _: None, name="upload")
-        else:
-            write()
 
 
 def extents_of(shape: object) -> tuple[int, ...]:
