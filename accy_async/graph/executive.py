@@ -25,20 +25,14 @@ from accy_async.graph.clock import DeviceClock
 from accy_async.graph.governor import Governor
 from accy_async.graph.job import Job, title_of
 from accy_async.graph.leasing import lease_streams
-from accy_async.graph.lowering.parted import LoweredParts
 from accy_async.graph.lowering.policy import FIRST_LOWERED_RUN, lower
-from accy_async.graph.lowering.replay import (
-    operations_of,
-    replay,
-    watched_items,
-)
+from accy_async.graph.lowering.replay import watched_items
 from accy_async.graph.options import (
     LaunchOptions,
     OnError,
     check_options,
     refuse_whereabouts,
 )
-from accy_async.graph.parting import PartsRunner
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.graph.prepared import PreparedGraph
 from accy_async.graph.preparing import Preparer
@@ -46,10 +40,9 @@ from accy_async.graph.progress import RunProgress
 from accy_async.graph.repeating import Repeated, Repeater
 from accy_async.graph.replaying import PlainRun, PreparedPlan
 from accy_async.graph.run import Run
-from accy_async.graph.runner import Runner
-from accy_async.graph.slices import laid_out
 from accy_async.graph.telling import Telling
 from accy_async.graph.unobserved import UnobservedRuns
+from accy_async.graph.ways import submit_job
 from accy_async.graph.whereabouts import refuse_other_devices
 
 if TYPE_CHECKING:
@@ -302,7 +295,9 @@ class GraphExecutive:
             job.telling = Telling(
                 job.observer, job.run.name, job.prepared, job.progress, self._clock
             )
-        memories = await self._submit(job, job.prepared)
+        memories = await submit_job(
+            backend, self._governor, job, job.prepared, self._new_event
+        )
         self._governor.drain(job.progress)
         if options.signal_event is not None:
             self._signal(job, options.signal_event)
@@ -311,53 +306,6 @@ class GraphExecutive:
         if job.telling is not None:
             job.telling.all_submitted()
         await job.progress.wait_streams()
-
-    async def _submit(self, job: Job, prepared: PreparedGraph) -> Sequence[Memory]:
-        """Submit it all, as one graph or node by node; returns where slots' values are.
-
-        Cancellation: nothing further is submitted.
-        """
-        if isinstance(job.lowered, LoweredParts):
-            parts = PartsRunner(
-                self._backend,
-                prepared,
-                job.lowered,
-                job.progress,
-                job.streams,
-                await laid_out(job.plan, len(job.streams)),
-                job.take_event(self._new_event),
-                self._governor,
-            )
-            await parts.run_parts()
-            return parts.memories
-        if job.lowered is not None:
-            count = operations_of(job.lowered)
-            if not self._governor.may_submit(job.progress, count):
-                job.progress.waits_for_room += 1
-                await self._governor.wait_for_room(job.progress, count)
-            layout = None
-            if len(job.streams) > 1:
-                layout = await laid_out(job.plan, len(job.streams))
-            replay(
-                self._backend,
-                prepared,
-                job.lowered,
-                job.progress,
-                job.streams,
-                layout,
-            )
-            return job.lowered.memories
-        runner = Runner(
-            self._backend,
-            prepared,
-            job.progress,
-            job.streams,
-            job.take_event(self._new_event),
-            self._governor,
-            job.telling,
-        )
-        await runner.run(await laid_out(job.plan, job.max_streams, job.places))
-        return runner.memories
 
     async def _lease(self, job: Job) -> None:
         """Have the run's streams; see `leasing`."""

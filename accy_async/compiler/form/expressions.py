@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from accy_async.compiler.form.dtypechecks import (
+    require_bool,
+    require_integer,
+    require_same,
+    undefined,
+)
 from accy_async.compiler.form.operations import (
     BinaryOperation,
     Comparison,
@@ -218,7 +224,7 @@ class Unary(Expression):
 
     def __attrs_post_init__(self) -> None:
         if not self.operation.takes(self.dtype):
-            raise _undefined(self.operation.value, self.dtype)
+            raise undefined(self.operation.value, self.dtype)
         super().__attrs_post_init__()
 
     def _dtype(self) -> DType:
@@ -237,9 +243,9 @@ class Binary(Expression):
     right: Expression = attrs.field(validator=_operand)
 
     def __attrs_post_init__(self) -> None:
-        _require_same(self.operation.value, self.left, self.right)
+        require_same(self.operation.value, self.left, self.right)
         if not self.operation.takes(self.dtype):
-            raise _undefined(self.operation.value, self.dtype)
+            raise undefined(self.operation.value, self.dtype)
         super().__attrs_post_init__()
 
     def _dtype(self) -> DType:
@@ -262,10 +268,10 @@ class MultiplyAdd(Expression):
     addend: Expression = attrs.field(validator=_operand)
 
     def __attrs_post_init__(self) -> None:
-        _require_same("multiply_add", self.left, self.right)
-        _require_same("multiply_add", self.left, self.addend)
+        require_same("multiply_add", self.left, self.right)
+        require_same("multiply_add", self.left, self.addend)
         if not computes_in_floats(self.dtype):
-            raise _undefined("multiply_add", self.dtype)
+            raise undefined("multiply_add", self.dtype)
         super().__attrs_post_init__()
 
     def _dtype(self) -> DType:
@@ -284,9 +290,9 @@ class Compare(Expression):
     right: Expression = attrs.field(validator=_operand)
 
     def __attrs_post_init__(self) -> None:
-        _require_same(self.comparison.value, self.left, self.right)
+        require_same(self.comparison.value, self.left, self.right)
         if not self.comparison.takes(self.left.dtype):
-            raise _undefined(self.comparison.value, self.left.dtype)
+            raise undefined(self.comparison.value, self.left.dtype)
         super().__attrs_post_init__()
 
     def _dtype(self) -> DType:
@@ -306,7 +312,7 @@ class Select(Expression):
 
     def __attrs_post_init__(self) -> None:
         require_bool("condition of select", self.condition)
-        _require_same("select", self.then, self.otherwise)
+        require_same("select", self.then, self.otherwise)
         super().__attrs_post_init__()
 
     def _dtype(self) -> DType:
@@ -388,27 +394,3 @@ def operands(what: str, left: Operand, right: Operand) -> tuple[Expression, Expr
     if isinstance(right, Expression):
         return constant(right.dtype, left), right
     raise InvalidType(what, (left, right), f"two operands, one {EXPECTED_EXPRESSION}")
-
-
-def require_integer(what: str, value: Expression) -> None:
-    """Refuse a value that is not of an integer dtype."""
-    if not value.dtype.is_integer:
-        raise InvalidType(what, value.dtype.value, "an integer dtype")
-
-
-def require_bool(what: str, value: Expression) -> None:
-    """Refuse a value that is not a bool."""
-    if value.dtype is not DType.BOOL:
-        raise InvalidType(what, value.dtype.value, "a bool")
-
-
-def _require_same(what: str, left: Expression, right: Expression) -> None:
-    if left.dtype is not right.dtype:
-        raise InvalidType(
-            what, f"{left.dtype} and {right.dtype}", "two operands of one dtype"
-        )
-
-
-def _undefined(what: str, dtype: DType) -> InvalidType:
-    hint = "; cast to f32 first" if dtype in (DType.F16, DType.BF16) else ""
-    return InvalidType(what, dtype.value, f"a dtype that {what} is defined on{hint}")

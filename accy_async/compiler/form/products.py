@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from accy_async.compiler.form.dtypechecks import require_integer
 from accy_async.compiler.form.expressions import (
     EXPECTED_EXPRESSION,
     IDENTIFIER,
@@ -22,7 +23,6 @@ from accy_async.compiler.form.expressions import (
     MultiplyAdd,
     Name,
     constant,
-    require_integer,
 )
 from accy_async.compiler.form.statements import (
     Assign,

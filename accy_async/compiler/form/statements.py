@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
+from accy_async.compiler.form.dtypechecks import require_bool, require_integer
 from accy_async.compiler.form.expressions import (
     EXPECTED_EXPRESSION,
     IDENTIFIER,
     Expression,
-    require_bool,
-    require_integer,
 )
 from accy_async.errors import InvalidType
 from accy_async.values import instances, integer, optional, text, tuple_of

@@ -19,13 +19,12 @@ import attrs
 import numpy as np
 
 from accy_async.backends.cleanup import Cleanup
-from accy_async.errors import TuningStopped, UnsupportedOperation
+from accy_async.errors import TuningStopped
 from accy_async.tuning.measuring import (
     Candidate,
     CandidateStatus,
     KeptRounds,
     MeasureOutcome,
-    open_measurement,
 )
 from accy_async.tuning.pacing import BudgetSpent, SampleTooLong
 from accy_async.tuning.race import RaceRules, Standing
@@ -39,6 +38,7 @@ from accy_async.tuning.search.options import (
 )
 from accy_async.tuning.search.space import Schedule, SearchSpace
 from accy_async.tuning.search.strategies import Strategy
+from accy_async.tuning.search.track import Track
 from accy_async.tuning.search.trial import KeptSearch, Trial
 from accy_async.tuning.search.workshop import Build, BuildFailed, Workshop
 from accy_async.tuning.statistics import median
@@ -89,10 +89,10 @@ class Searching:
         )
         self._thinkers = Workers(1, "choose what to measure")
         self._thinking: Job[None] | None = None
-        self._user_pace = pace
         self._launches = 0 if kept is None else kept.launches
         has_clock = backend.capabilities.timing_resolution_ns > 0.0
         self._ledger = Ledger(options, has_clock=has_clock)
+        self._track = Track(backend, self._workshop, self._ledger, baseline, pace)
         self._baseline_s = 0.0
         self._is_exploring = True
         self._is_over = False
@@ -212,7 +212,7 @@ class Searching:
         self._thinking = None
 
     async def _run_heat(self, heat: Heat) -> tuple[Trial, ...]:
-        base = await self._baseline_candidate()
+        base = await self._track.baseline()
         changed: dict[Schedule, Trial] = {}
         candidates: dict[str, Candidate] = {}
         schedules: dict[str, Schedule] = {}
@@ -236,21 +236,13 @@ class Searching:
             seed=self._options.measure.rules.seed,
         )
         share = self._ledger.explore_share
-        options = attrs.evolve(
-            self._ledger.limited(self._options.measure, share), rules=rules, warmup=1
-        )
+        options = attrs.evolve(self._options.measure, rules=rules, warmup=1)
         try:
-            async with open_measurement(
-                self._backend,
-                [base, *candidates.values()],
-                options,
-                kept=self._kept_launches(),
-                pace=lambda last_ns: self._pace(last_ns, share),
+            async with self._track.open(
+                [base, *candidates.values()], options, share, self._kept_launches()
             ) as measuring:
                 try:
-                    with self._ledger.measurement(measuring):
-                        async for _ in measuring:
-                            self._check_baseline(measuring)
+                    await self._track.run(measuring)
                 except BudgetSpent:
                     self._is_exploring = False
                 except SampleTooLong as error:
@@ -276,7 +268,7 @@ class Searching:
         return tuple(changed.values())
 
     async def _run_final(self, finalists: Sequence[Schedule]) -> None:
-        candidates = [await self._baseline_candidate()]
+        candidates = [await self._track.baseline()]
         schedules: dict[str, Schedule] = {}
         for schedule in finalists:
             try:
@@ -287,17 +279,12 @@ class Searching:
                     schedule, CandidateStatus.FAILED, f"not built: {error}"
                 )
         was_spent = was_too_long = False
-        async with open_measurement(
-            self._backend,
-            candidates,
-            self._ledger.limited(self._options.measure, 1.0),
-            kept=self._final_kept or self._kept_launches(),
-            pace=lambda last_ns: self._pace(last_ns, 1.0),
+        kept = self._final_kept or self._kept_launches()
+        async with self._track.open(
+            candidates, self._options.measure, 1.0, kept
         ) as measuring:
             try:
-                with self._ledger.measurement(measuring):
-                    async for _ in measuring:
-                        self._check_baseline(measuring)
+                await self._track.run(measuring)
             except BudgetSpent:
                 was_spent = True
             except SampleTooLong as error:
@@ -337,33 +324,13 @@ class Searching:
         ratios = [math.exp(history[one].estimate) for one in finalists]
         return rounds * self._baseline_s * (1.0 + sum(ratios))
 
-    async def _baseline_candidate(self) -> Candidate:
-        try:
-            return await self._workshop.candidate(self._baseline)
-        except BuildFailed as error:
-            raise UnsupportedOperation(
-                f"search: the baseline {self._baseline} cannot be built: {error}"
-            ) from error
-
-    def _check_baseline(self, measuring: Measuring) -> None:
-        """Everything is told by the baseline: there is none beside it."""
-        found = measuring.rejected.get(str(self._baseline))
-        if found is not None:
-            status, reason = found
-            raise UnsupportedOperation(
-                f"search: the baseline {self._baseline} cannot be measured: "
-                f"{status}: {reason}"
-            )
-
     def _reject_last(
         self, measuring: Measuring, schedules: dict[str, Schedule], error: SampleTooLong
     ) -> Trial:
         """Who was sampled last takes longer than the caller's pace lets it."""
         schedule = schedules.get(measuring.last_sampled or "")
         if schedule is None:
-            raise UnsupportedOperation(
-                f"search: the baseline {self._baseline} cannot be measured: {error}"
-            ) from error
+            raise self._track.unmeasured(error) from error
         return self._explorer.reject(schedule, CandidateStatus.TIMED_OUT, str(error))
 
     def _collect(
@@ -402,12 +369,6 @@ class Searching:
         if not self._launches:
             return None
         return KeptRounds(launches=self._launches, source=self._ledger.source)
-
-    async def _pace(self, last_ns: float, share: float) -> None:
-        if self._ledger.is_spent(share, last_ns * 1e-9):
-            raise BudgetSpent("no room for another sample")
-        if self._user_pace is not None:
-            await self._user_pace(last_ns)
 
     def _progress(self, trials: tuple[Trial, ...]) -> SearchProgress:
         known = self._explorer.trials
