@@ -17,7 +17,6 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -41,10 +40,10 @@ from accy_async.fragment import FragmentCompilerOptions, LoadedFragment
 from accy_async.tuning import (
     MeasureOptions,
     RaceRules,
-    Standing,
     TuningBudget,
     TuningStore,
 )
+from benchmarks.agreement import Tally
 from benchmarks.measuring import Figure, machine, show
 
 if TYPE_CHECKING:
@@ -277,25 +276,17 @@ async def one_round(
 
 async def agreement(device: str) -> None:
     """The third table."""
-    counts: Counter[str] = Counter()
+    tally = Tally()
     begun = time.perf_counter()
     async with open_session(device) as session:
         for power in POWERS:
             for passes in STEPS:
-                results = [
+                first, second = [
                     await tuned_alone(session, 1 << power, passes) for _ in range(2)
                 ]
-                counts[compared(*results)] += 1
-    total = sum(counts.values())
-    print(f"{total} kernels on {device}, each tuned twice, from nothing:")
-    for verdict, count in counts.most_common():
-        print(f"  {verdict:44} {count:3}")
-    told = total - counts[UNDECIDED]
-    agreed = told - counts[DIFFERENT]
-    print(
-        f"  agreed: {agreed} of the {told} decided, in "
-        f"{time.perf_counter() - begun:.0f} s; {machine()}\n"
-    )
+                tally.add(first, second)
+    tally.show(f" on {device}")
+    print(f"  {time.perf_counter() - begun:.0f} s; {machine()}\n")
 
 
 async def tuned_alone(session: Session, length: int, passes: int) -> KernelTuning:
@@ -312,40 +303,6 @@ async def tuned_alone(session: Session, length: int, passes: int) -> KernelTunin
         await tuner.wait()
         (result,) = tuner.results
         return result
-
-
-UNDECIDED = "one of them told that it cannot say"
-DIFFERENT = "they differ"
-
-
-def compared(one: KernelTuning, other: KernelTuning) -> str:
-    """How two findings about one kernel agree."""
-    if one.record is None or other.record is None:
-        return UNDECIDED
-    first, second = (
-        r.record.selection.candidate_index for r in (one, other) if r.record
-    )
-    if first == second:
-        assert one.outcome is not None
-        if one.outcome.standing is Standing.NO_DIFFERENCE:
-            return "the same: no candidate is faster than the default"
-        return "the same winner"
-    # Between winners that are equally fast, either is right.
-    if is_close(one, first, second) or is_close(other, first, second):
-        return "winners that do not differ"
-    return DIFFERENT
-
-
-def is_close(result: KernelTuning, first: int, second: int) -> bool:
-    """Whether two candidates are as fast as each other, as far as a finding tells."""
-    assert result.outcome is not None
-    distance = width = 0.0
-    for index, sign in ((first, 1.0), (second, -1.0)):
-        comparison = result.outcome.candidates[index].comparison
-        if comparison is not None:  # else it is what others are compared with
-            distance += sign * comparison.interval.estimate
-            width += comparison.interval.half_width
-    return abs(distance) <= max(width, float(np.log1p(OPTIONS.rules.tolerance)))
 
 
 def main(device: str = "cpu") -> None:

@@ -13,10 +13,12 @@ from accy_async.backends.handles import LoadedArtifact
 from accy_async.values import instances
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from accy_async.artifact.entry import KernelCallArtifact
     from accy_async.backends.base import Backend
 
-__all__ = ["LoadedKernel", "load_entry"]
+__all__ = ["LoadedKernel", "load_entry", "load_kernel"]
 
 
 @attrs.frozen
@@ -37,9 +39,29 @@ async def load_entry(
 
     Cancellation: returns at once; what is being loaded is unloaded when it is.
     """
+    return await _load(
+        backend,
+        lambda: backend.create_artifact(entry.artifact_request(diagnostic_id)),
+        entry.entry_name,
+    )
 
+
+async def load_kernel(backend: Backend, artifact: KernelArtifact) -> LoadedKernel:
+    """Load one kernel that is made; on a thread where the backend's loads block.
+
+    Raises:
+        AccyError: as `Backend.load_artifact`.
+
+    Cancellation: returns at once; what is being loaded is unloaded when it is.
+    """
+    return await _load(backend, lambda: artifact, artifact.kernel_name)
+
+
+async def _load(
+    backend: Backend, make: Callable[[], KernelArtifact], name: str
+) -> LoadedKernel:
     def load() -> LoadedKernel:
-        artifact = backend.create_artifact(entry.artifact_request(diagnostic_id))
+        artifact = make()
         return LoadedKernel(artifact, backend.load_artifact(artifact))
 
     def unload(late: LoadedKernel) -> None:
@@ -47,4 +69,4 @@ async def load_entry(
 
     if not backend.loads_block:
         return load()
-    return await run_abandonable(load, unload, name=f"load {entry.entry_name}")
+    return await run_abandonable(load, unload, name=f"load {name}")

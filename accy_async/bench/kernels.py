@@ -13,8 +13,7 @@ import numpy as np
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.backends.cleanup import destroy_all
 from accy_async.backends.completion import run_abandonable
-from accy_async.backends.launch import LaunchRequest
-from accy_async.backends.loading import LoadedKernel, load_entry
+from accy_async.backends.loading import LoadedKernel, load_entry, load_kernel
 from accy_async.bench.declare import KernelBenchmark, KernelCandidate, Output, ReadWrite
 from accy_async.dtypes import DType
 from accy_async.errors import (
@@ -143,23 +142,7 @@ async def open_candidates(
                 failed[name] = f"not made and loaded after {limit_s:g} s"
                 continue
             loaded.append(kernel)
-            geometry = variant.geometry
-            if geometry is None:
-                assert isinstance(variant.artifact, KernelCallArtifact)
-                geometry = variant.artifact.launch.geometry(variant.scalars)
-            fit.append(
-                Candidate(
-                    name=name,
-                    request=LaunchRequest(
-                        artifact=kernel.artifact,
-                        loaded=kernel.loaded,
-                        geometry=geometry,
-                        buffers=tuple(bindings),
-                        scalars=variant.scalars,
-                        diagnostic_id=name,
-                    ),
-                )
-            )
+            fit.append(variant.candidate(name, kernel, bindings))
         yield fit, failed
 
 
@@ -177,14 +160,4 @@ async def _load(
     artifact = variant.artifact
     if isinstance(artifact, KernelCallArtifact):
         return variant, await load_entry(backend, artifact, name)
-    if not backend.loads_block:
-        return variant, LoadedKernel(artifact, backend.load_artifact(artifact))
-
-    def unload(late: LoadedKernel) -> None:
-        destroy_all(backend, (late.loaded,), [])
-
-    return variant, await run_abandonable(
-        lambda: LoadedKernel(artifact, backend.load_artifact(artifact)),
-        unload,
-        name=f"load {artifact.kernel_name}",
-    )
+    return variant, await load_kernel(backend, artifact)

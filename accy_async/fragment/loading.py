@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import anyio.lowlevel
 
 from accy_async.backends.cleanup import destroy_all, raise_together
-from accy_async.backends.completion import run_abandonable
-from accy_async.backends.loading import LoadedKernel
+from accy_async.backends.loading import LoadedKernel, load_kernel
 from accy_async.compiler.preparation import FragmentInstrumentation, FragmentPhase
 from accy_async.errors import InvalidType
 from accy_async.fragment.compiled import CompiledFragment
@@ -19,7 +18,6 @@ from accy_async.fragment.loaded import Lend, LoadedFragment
 from accy_async.tuning.launches import decode_launch_tuning_artifact
 
 if TYPE_CHECKING:
-    from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.base import Backend
     from accy_async.fragment.streams import FragmentStreams
     from accy_async.observe.protocol import Observer
@@ -91,7 +89,7 @@ async def load_fragment(
                 if loaded:
                     await anyio.lowlevel.checkpoint()
                 backend.capabilities.check_request(entry.artifact_request())
-                found = await _load(backend, kernel.artifact)
+                found = await load_kernel(backend, kernel.artifact)
                 loaded[kernel.artifact] = found
             kernels.append(found)
         fragment = LoadedFragment(
@@ -113,20 +111,3 @@ async def load_fragment(
         destroy_all(backend, (one.loaded for one in loaded.values()), errors)
         raise_together(f"loading fragment {compiled.name!r}", error, errors)
         raise
-
-
-async def _load(backend: Backend, artifact: KernelArtifact) -> LoadedKernel:
-    """Load one kernel; on a thread where the backend's loads block.
-
-    Cancellation: returns at once; what is being loaded is unloaded when it is.
-    """
-
-    def load() -> LoadedKernel:
-        return LoadedKernel(artifact, backend.load_artifact(artifact))
-
-    def unload(late: LoadedKernel) -> None:
-        destroy_all(backend, (late.loaded,), [])
-
-    if not backend.loads_block:
-        return load()
-    return await run_abandonable(load, unload, name=f"load {artifact.kernel_name}")

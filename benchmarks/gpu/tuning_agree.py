@@ -17,8 +17,8 @@ import accy_async
 from accy_async import Session
 from accy_async.fragment.tuning import KernelTuning
 from accy_async.tuning import MeasureOptions
+from benchmarks.agreement import DIFFERENT, UNDECIDED, Tally
 from benchmarks.gpu.tunables import PROGRAMS, Tunable
-from benchmarks.tuning_beside import DIFFERENT, UNDECIDED, compared
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -49,7 +49,7 @@ async def tuned(
 
 async def compare(device: str | Backend) -> None:
     """Print the table."""
-    counts: Counter[str] = Counter()
+    tally = Tally()
     used, why_not = 0, Counter[str]()
     begun = time.perf_counter()
     async with accy_async.open_session(device) as session:
@@ -62,8 +62,7 @@ async def compare(device: str | Backend) -> None:
                     await tuned(session, program, shrink) for _ in range(2)
                 ]
                 for one, other in zip(first, second, strict=True):
-                    verdict = compared(one, other)
-                    counts[verdict] += 1
+                    verdict = tally.add(one, other)
                     used += one.now == other.now
                     why_not.update(r.why_not for r in (one, other) if r.why_not)
                     if verdict in (UNDECIDED, DIFFERENT):
@@ -71,13 +70,8 @@ async def compare(device: str | Backend) -> None:
                             f"  {name} / {shrink}, {one.kernel}: {verdict}: "
                             f"{_told(one)}; {_told(other)}"
                         )
-    total = sum(counts.values())
-    print(f"{total} kernels, each tuned twice, from nothing:")
-    for verdict, count in counts.most_common():
-        print(f"  {verdict:52} {count:3}")
-    told = total - counts[UNDECIDED]
-    agreed = told - counts[DIFFERENT]
-    print(f"  agreed, of those that both findings decided: {agreed} of {told}")
+    tally.show()
+    agreed, total = tally.agreed, tally.total
     print(f"  agreed, of all: {agreed} of {total}, {_met(agreed, total)}")
     print(f"  the same candidate is used in the end: {used} of {total}")
     for reason, count in why_not.most_common(8):

@@ -12,7 +12,17 @@ from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.session import MultiSession, open_session
 from tests.graph.graphs import kernel_entry
 
-__all__ = ["ONE", "TWO", "check_all_empty", "gpus", "opened", "ring", "to_and_fro"]
+__all__ = [
+    "ONE",
+    "TWO",
+    "alone",
+    "bound",
+    "check_all_empty",
+    "gpus",
+    "opened",
+    "ring",
+    "to_and_fro",
+]
 
 ONE = kernel_entry(1)
 """A kernel of one buffer."""
@@ -55,6 +65,22 @@ def check_all_empty(devices: Sequence[RecordingBackend]) -> None:
     for device in devices:
         assert not any(device.live_objects().values()), device.live_objects()
         assert len(device.reaper) == 0
+
+
+def alone() -> LaunchGraphPlan:
+    """A plan whose data are its own."""
+    b = LaunchGraphBuilder()
+    x = b.scratch("x", DType.U32, 4)
+    b.kernel(ONE, [x], name="work")
+    return b.build()
+
+
+def bound(count: int = 1) -> LaunchGraphPlan:
+    """A plan over bound buffers."""
+    b = LaunchGraphBuilder()
+    uses = [b.buffer(f"x{i}", DType.U32, 4) for i in range(count)]
+    b.kernel(kernel_entry(count), uses, name="work")
+    return b.build()
 
 
 def ring(devices: Sequence[str]) -> LaunchGraphPlan:

@@ -20,28 +20,11 @@ from accy_async.errors import (
 )
 from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.options import LaunchOptions
-from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.session import open_session
-from tests.devices.parts import ONE, check_all_empty, gpus, opened, ring
+from tests.devices.parts import ONE, alone, bound, check_all_empty, gpus, opened, ring
 from tests.graph.graphs import kernel_entry
 
 pytestmark = pytest.mark.anyio
-
-
-def alone() -> LaunchGraphPlan:
-    """A plan whose data are its own."""
-    b = LaunchGraphBuilder()
-    x = b.scratch("x", DType.U32, 4)
-    b.kernel(ONE, [x], name="work")
-    return b.build()
-
-
-def bound(count: int = 1) -> LaunchGraphPlan:
-    """A plan over bound buffers."""
-    b = LaunchGraphBuilder()
-    uses = [b.buffer(f"x{i}", DType.U32, 4) for i in range(count)]
-    b.kernel(kernel_entry(count), uses, name="work")
-    return b.build()
 
 
 async def test_a_plan_of_another_device_is_refused_by_a_session_of_one() -> None:

@@ -19,31 +19,12 @@ from accy_async.errors import (
     InvalidValue,
     SessionClosed,
 )
-from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.options import LaunchOptions
-from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.session import DeviceLoad, Work, open_session
 from tests.conftest import cuda_missing
-from tests.devices.parts import ONE, check_all_empty, gpus, opened, ring
-from tests.graph.graphs import kernel_entry
+from tests.devices.parts import alone, bound, check_all_empty, gpus, opened, ring
 
 pytestmark = pytest.mark.anyio
-
-
-def alone() -> LaunchGraphPlan:
-    """A plan whose data are its own."""
-    b = LaunchGraphBuilder()
-    x = b.scratch("x", DType.U32, 4)
-    b.kernel(ONE, [x], name="work")
-    return b.build()
-
-
-def bound(count: int = 1) -> LaunchGraphPlan:
-    """A plan over bound buffers."""
-    b = LaunchGraphBuilder()
-    uses = [b.buffer(f"x{i}", DType.U32, 4) for i in range(count)]
-    b.kernel(kernel_entry(count), uses, name="work")
-    return b.build()
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import anyio
-import numpy as np
 import pytest
 
 from accy_async.artifact import ArtifactFormat
 from accy_async.session import open_session
 from tests.graphs.programs import Kernels, Program, library_kernels
-from tests.graphs.test_properties import start
+from tests.graphs.starting import start_program
 
 pytestmark = pytest.mark.gpu
 
@@ -29,7 +28,7 @@ def test_results_are_the_models(loop: str, seed: int) -> None:
 
     async def main() -> None:
         async with open_session("cuda") as session:
-            runs = [start(session, program, None) for program in programs]
+            runs = [start_program(session, program) for program in programs]
             with anyio.fail_after(60):
                 for run in runs:
                     await run
@@ -37,5 +36,4 @@ def test_results_are_the_models(loop: str, seed: int) -> None:
 
     anyio.run(main, backend=loop)
     for program, values in zip(programs, expected, strict=True):
-        for name, array in values.items():
-            np.testing.assert_array_equal(program.hosts[name], array, name)
+        program.check(values)

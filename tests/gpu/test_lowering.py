@@ -12,11 +12,11 @@ from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.graph.lowering.parts import part_plan
-from accy_async.graph.run import Run
 from accy_async.session import Session, open_session
 from tests.gpu import native
 from tests.gpu.test_graphs import cuda_kernels
-from tests.graphs.programs import LENGTH, Program
+from tests.graphs.programs import Program
+from tests.graphs.starting import start_program
 
 pytestmark = pytest.mark.gpu
 
@@ -35,18 +35,6 @@ def on_gpu(loop: str, work: Callable[[Session], Awaitable[None]]) -> None:
         assert not any(session.live_objects().values()), session.live_objects()
 
     anyio.run(main, backend=loop)
-
-
-def begin(session: Session, program: Program, lowering: str) -> Run:
-    bindings: dict[str, object] = dict(program.hosts)
-    for slot in program.plan.slots:
-        if slot.name.startswith("b") and not getattr(slot, "is_scratch", False):
-            bindings[slot.name] = session.allocate(LENGTH, U32)
-    if program.has_external:
-        bindings["start"] = event = session.backend.create_event()
-        session.backend.record_event(event)
-    options = LaunchOptions(runtime_scalars=program.scalars, lowering=lowering)
-    return session.start(program.plan, bindings, options)
 
 
 @LOOPS
@@ -68,12 +56,11 @@ def test_results_are_the_models(loop: str, seed: int) -> None:
     async def work(session: Session) -> None:
         for _ in range(2):
             expected = [program.expected() for program in programs]
-            runs = [begin(session, program, "always") for program in programs]
+            runs = [start_program(session, program, ALWAYS) for program in programs]
             for run in runs:
                 assert (await run).is_lowered
             for program, values in zip(programs, expected, strict=True):
-                for name, array in values.items():
-                    np.testing.assert_array_equal(program.hosts[name], array, name)
+                program.check(values)
 
     on_gpu(loop, work)
 
@@ -94,11 +81,10 @@ def test_results_are_the_models_around_calls(loop: str, seed: int) -> None:
                 can_be = not isinstance(part_plan(program.plan), tuple)
                 how = "always" if can_be else "never"
                 expected = program.expected()
-                run = begin(session, program, how)
+                run = start_program(session, program, LaunchOptions(lowering=how))
                 assert (await run).is_lowered == can_be
                 lowered += can_be
-                for name, array in expected.items():
-                    np.testing.assert_array_equal(program.hosts[name], array, name)
+                program.check(expected)
         print(f"{lowered} runs were lowered")
 
     on_gpu(loop, work)

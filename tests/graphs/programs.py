@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import anyio.lowlevel
 import attrs
@@ -179,6 +179,11 @@ class Program:
         for step in self._steps:
             step(state)
         return dict(zip(self.hosts, state.hosts, strict=True))
+
+    def check(self, expected: Mapping[str, _Array]) -> None:
+        """The host's arrays are as the model had them."""
+        for name, array in expected.items():
+            np.testing.assert_array_equal(self.hosts[name], array, name)
 
     # Steps
 

@@ -12,13 +12,14 @@ from accy_async.backends import RecordingBackend
 from accy_async.backends.replay import Replay
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import DeviceError, DeviceLost, GraphError
-from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions, Run
+from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.graph.lowering import Obstacle, Outline, OutlineNode, outline
 from accy_async.graph.outcome import NodeState, RunCancelled
 from accy_async.session import Session, open_session
 from tests.graph.graphs import kernel_entry
 from tests.graphs.parts import chains, check_empty, diamond
-from tests.graphs.programs import LENGTH, Program, named_kernels
+from tests.graphs.programs import Program, named_kernels
+from tests.graphs.starting import start_program
 
 U32 = DType.U32
 ONE, TWO = kernel_entry(1), kernel_entry(2)
@@ -442,18 +443,6 @@ async def test_a_device_that_refuses_a_graph_runs_the_plan_plainly(
 # As if it had not been lowered
 
 
-def begin(session: Session, program: Program, lowering: str) -> Run:
-    bindings: dict[str, object] = dict(program.hosts)
-    for slot in program.plan.slots:
-        if slot.name.startswith("b") and not getattr(slot, "is_scratch", False):
-            bindings[slot.name] = session.allocate(LENGTH, U32)
-    if program.has_external:
-        bindings["start"] = event = session.backend.create_event()
-        session.backend.record_event(event)
-    options = LaunchOptions(runtime_scalars=program.scalars, lowering=lowering)
-    return session.start(program.plan, bindings, options)
-
-
 async def outcome(
     seed: int, length: int, lowering: str, failing: int
 ) -> tuple[dict[str, int], dict[str, NodeState], dict[str, str]]:
@@ -463,7 +452,7 @@ async def outcome(
     async with open_session(device) as session:
         if failing:
             device.fail_execution(failing)
-        run = begin(session, program, lowering)
+        run = start_program(session, program, LaunchOptions(lowering=lowering))
         await run.wait_over()
         names = [node.name for node in program.plan.nodes]
         names += [loop.name for loop in program.plan.loops]
@@ -512,7 +501,8 @@ def test_lowered_is_stepped_whole(
         async def work() -> None:
             async with open_session(device) as session:
                 for _ in range(ends):
-                    runs = [begin(session, program, "always") for _ in range(2)]
+                    options = LaunchOptions(lowering="always")
+                    runs = [start_program(session, program, options) for _ in range(2)]
                     replay.cancellable("one", runs[0])
                     for run in runs:
                         await run.wait_over()

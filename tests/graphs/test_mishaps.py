@@ -11,35 +11,21 @@ from hypothesis import strategies as st
 
 from accy_async.backends import RecordingBackend
 from accy_async.backends.replay import Replay
-from accy_async.dtypes import DType
 from accy_async.errors import DeviceLost
 from accy_async.graph.options import LaunchOptions, OnError
 from accy_async.graph.outcome import NodeSkipped, NodeState, RunCancelled
 from accy_async.graph.relations import Relations
 from accy_async.graph.run import Run
-from accy_async.session import Session, open_session
+from accy_async.session import open_session
 from tests.graphs.parts import check_empty
-from tests.graphs.programs import LENGTH, Program, named_kernels
+from tests.graphs.programs import Program, named_kernels
+from tests.graphs.starting import start_program
 
 SEEDS = st.integers(0, 2**32 - 1)
 pytestmark = pytest.mark.slow
 
 LOOP = st.sampled_from(["asyncio", "trio"])
 BAD = (NodeState.FAILED, NodeState.SKIPPED, NodeState.CANCELLED)
-
-
-def start(session: Session, program: Program, on_error: OnError, name: str) -> Run:
-    bindings: dict[str, object] = dict(program.hosts)
-    for slot in program.plan.slots:
-        if slot.name.startswith("b") and not getattr(slot, "is_scratch", False):
-            bindings[slot.name] = session.allocate(LENGTH, DType.U32)
-    if program.has_external:
-        bindings["start"] = event = session.backend.create_event()
-        session.backend.record_event(event)
-    options = LaunchOptions(
-        runtime_scalars=program.scalars, on_error=on_error, name=name
-    )
-    return session.start(program.plan, bindings, options)
 
 
 def check_states(program: Program, run: Run, *, may_cancel: bool) -> None:
@@ -128,7 +114,9 @@ async def replay_mishaps(
     async def program() -> None:
         async with open_session(device) as session:
             runs = [
-                start(session, one, on_error, f"run{number}")
+                start_program(
+                    session, one, LaunchOptions(on_error=on_error, name=f"run{number}")
+                )
                 for number, one in enumerate(programs)
             ]
             for run in runs:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,13 +12,11 @@ from hypothesis import strategies as st
 from accy_async.backends import RecordingBackend
 from accy_async.backends.cpu import CpuBackend
 from accy_async.backends.replay import Replay
-from accy_async.dtypes import DType
 from accy_async.graph.nodes import RuntimeScalar
-from accy_async.graph.options import LaunchOptions
-from accy_async.graph.run import Run
-from accy_async.session import Session, open_session
+from accy_async.session import open_session
 from tests.graphs.orders import OrderRecorder, check_order
-from tests.graphs.programs import LENGTH, Program, cpu_kernels, named_kernels
+from tests.graphs.programs import Program, cpu_kernels, named_kernels
+from tests.graphs.starting import start_program
 
 SEEDS = st.integers(0, 2**32 - 1)
 DRAWN = st.tuples(SEEDS, st.integers(1, 40))
@@ -42,31 +39,17 @@ def loop_counts(program: Program, *, reads_zeros: bool) -> list[int]:
     return counts
 
 
-def start(session: Session, program: Program, recorder: OrderRecorder | None) -> Run:
-    """Start a program, with the buffers and the event that it asks for."""
-    bindings: dict[str, object] = dict(program.hosts)
-    for slot in program.plan.slots:
-        if slot.name.startswith("b") and not getattr(slot, "is_scratch", False):
-            bindings[slot.name] = session.allocate(LENGTH, DType.U32)
-    if program.has_external:
-        bindings["start"] = event = session.backend.create_event()
-        session.backend.record_event(event)
-    options = LaunchOptions(runtime_scalars=program.scalars)
-    return session.start(program.plan, bindings, options, observer=recorder)
-
-
 async def run_on_cpu(drawn: Sequence[tuple[int, int]], max_streams: int | None) -> None:
     programs = [Program(seed, length, cpu_kernels()) for seed, length in drawn]
     expected = [program.expected() for program in programs]
     device = CpuBackend(max_streams=max_streams)
     async with open_session(device) as session:
-        runs = [start(session, program, None) for program in programs]
+        runs = [start_program(session, program) for program in programs]
         for run in runs:
             await run
     device.close()
     for program, values in zip(programs, expected, strict=True):
-        for name, array in values.items():
-            np.testing.assert_array_equal(program.hosts[name], array, name)
+        program.check(values)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -97,7 +80,7 @@ async def replay_order(drawn: Sequence[tuple[int, int]], seed: int) -> None:
     async def program() -> None:
         async with open_session(device) as session:
             runs = [
-                start(session, one, recorder)
+                start_program(session, one, observer=recorder)
                 for one, recorder in zip(programs, recorders, strict=True)
             ]
             for run in runs:

@@ -13,6 +13,12 @@ from accy_async.backends.launch import LaunchRequest, PreparedLaunch
 from tests.hardware.kinds import CUDA, VULKAN, Hardware, on
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop, unless a test asks for both: these are about the device."""
+    return "asyncio"
+
+
 @pytest.fixture(params=on(CUDA, VULKAN))
 def hardware(request: pytest.FixtureRequest) -> Hardware:
     """A kind of device."""

@@ -10,15 +10,14 @@ import numpy as np
 
 from accy_async.artifact import ArtifactFormat
 from accy_async.backends import Backend
-from accy_async.compiler.kernels import reference_scan, scan_pipeline
-from accy_async.compiler.kernels.catalogue import library_registry
+from accy_async.compiler.kernels import reference_scan
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.fragment import CompiledFragment, compile_fragment
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
-from accy_async.pipeline import PipelineLaunch
 from accy_async.session import open_session
 from tests.graphs.programs import library_kernels
 from tests.hardware.kinds import Hardware
+from tests.harness.scanning import scan_in
 from tests.seeds import test_fragment_executor as seed
 
 __all__ = ["SCENES", "Scene", "calls", "replays", "runs", "scans"]
@@ -94,23 +93,8 @@ async def replays(hardware: Hardware, backend: Backend) -> None:
 async def scans(hardware: Hardware, backend: Backend) -> None:
     """A pipeline of three kernels, loaded and launched twice."""
     data = np.random.default_rng(5).normal(size=LENGTH).astype(np.float32)
-    registry, pipeline = library_registry(hardware.format), scan_pipeline()
     async with open_session(backend) as session:
-        operand = await session.upload(data)
-        result = session.allocate(data.shape, DType.F32)
-        async with await session.load_pipeline(pipeline, registry) as pool:
-            launch = PipelineLaunch(
-                pipeline=pipeline,
-                registry=registry,
-                format=pool.format,
-                operands=(operand.binding("read_only"),),
-                results=(result.binding("write_only"),),
-                runtime_scalar_arguments=(ScalarArgument.u32(LENGTH),),
-                artifacts=pool,
-            )
-            for _ in range(2):
-                await session.launch_pipeline(launch)
-        found = await session.download(result)
+        found = await scan_in(session, data, times=2)
     hardware.check(found, reference_scan(data))
 
 

@@ -15,12 +15,6 @@ from tests.hardware.kinds import CUDA, FAKE_CUDA, VULKAN, Hardware, on
 N = 1 << 16
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """One loop: these are about the device."""
-    return "asyncio"
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("lowering", ["never", "always"])
 @pytest.mark.parametrize("reader_first", [True, False])

@@ -119,8 +119,7 @@ def on_each(*kinds: Hardware) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("hardware", on(*kinds), indirect=True)
 
 
-ON_ONE_LOOP = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""The driver knows no loop."""
+ON_BOTH_LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 EACH_SCENE = pytest.mark.parametrize(
     "scene", [pytest.param(scene, id=scene.__name__) for scene in SCENES]
 )
@@ -140,7 +139,6 @@ def place(hardware: Hardware, driver: Driver) -> Iterator[Place]:
 
 
 @pytest.mark.anyio
-@ON_ONE_LOOP
 @on_each(CUDA, FAKE_CUDA, VULKAN)
 @EACH_SCENE
 async def test_each_call_of_the_driver_failing_once(place: Place, scene: Scene) -> None:
@@ -158,7 +156,6 @@ async def test_each_call_of_the_driver_failing_once(place: Place, scene: Scene) 
 
 
 @pytest.mark.anyio
-@ON_ONE_LOOP
 @on_each(CUDA, FAKE_CUDA)
 async def test_each_call_in_the_life_of_a_device_failing_once(
     hardware: Hardware, driver: Driver
@@ -191,6 +188,7 @@ async def test_each_call_in_the_life_of_a_device_failing_once(
 
 
 @pytest.mark.anyio
+@ON_BOTH_LOOPS
 @on_each(CUDA, FAKE_CUDA, VULKAN)
 @EACH_SCENE
 async def test_each_await_cancelled_once(place: Place, scene: Scene) -> None:

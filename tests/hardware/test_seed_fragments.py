@@ -34,12 +34,6 @@ pytestmark = pytest.mark.anyio
 u32, f32 = ScalarArgument.u32, ScalarArgument.f32
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """One loop: these are about the device."""
-    return "asyncio"
-
-
 async def launched(
     fragment: LoadedFragment, inputs: list[np.ndarray], out: np.ndarray
 ) -> int | None:

@@ -30,12 +30,6 @@ pytestmark = pytest.mark.anyio
 u32, f32 = ScalarArgument.u32, ScalarArgument.f32
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """One loop: these are about the device."""
-    return "asyncio"
-
-
 async def check_launches_candidate(
     fragment: LoadedFragment, launches: list[LaunchRequest], index: int
 ) -> None:

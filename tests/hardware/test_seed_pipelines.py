@@ -44,12 +44,6 @@ PIPELINE = scan_pipeline()
 DATA = np.random.default_rng(9).normal(size=LENGTH).astype(np.float32)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """One loop: these are about the device."""
-    return "asyncio"
-
-
 @functools.cache
 def registry(format: ArtifactFormat) -> KernelCallRegistry:
     return library_registry(format, targets=[stage.target for stage in PIPELINE.stages])

@@ -20,6 +20,8 @@ from accy_async.backends.recording import RecordingBackend
 from accy_async.tuning.measuring import Candidate
 
 if TYPE_CHECKING:
+    import anyio
+
     from accy_async.backends.guards import Guard
     from accy_async.backends.hooks import StreamState
     from accy_async.backends.launch import PreparedLaunch
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Durations",
     "ScriptedDevice",
+    "cancelling_at",
     "candidates",
     "launch_of",
     "noisy",
@@ -160,3 +163,17 @@ def noisy(times: Sequence[float], seed: int = 1, noise: float = 0.003) -> Durati
         return times[number_of(request)] * float(np.exp(random.normal(0.0, noise)))
 
     return duration
+
+
+def cancelling_at(place: int, scope: anyio.CancelScope) -> Callable[[object], None]:
+    """Cancels as the wait begins that comes after so many others."""
+    waits = 0
+
+    def on_call(call: object) -> None:
+        nonlocal waits
+        if str(call).startswith("wait_stream"):
+            if waits == place:
+                scope.cancel()
+            waits += 1
+
+    return on_call

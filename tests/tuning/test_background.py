@@ -46,7 +46,7 @@ from tests.harness.enumeration import (
     interrupt_each_await,
     without_grace,
 )
-from tests.tuning.devices import ScriptedDevice
+from tests.tuning.devices import ScriptedDevice, cancelling_at
 
 pytestmark = pytest.mark.anyio
 
@@ -291,20 +291,6 @@ def tuned(
     return session.tuning(
         fragment, budget=ALL, store=None, inputs=[ONES, ONES], options=QUICK
     )
-
-
-def cancelling_at(place: int, scope: anyio.CancelScope) -> Callable[[object], None]:
-    """Cancels as the wait begins that comes after so many others."""
-    waits = 0
-
-    def on_call(call: object) -> None:
-        nonlocal waits
-        if str(call).startswith("wait_stream"):
-            if waits == place:
-                scope.cancel()
-            waits += 1
-
-    return on_call
 
 
 async def test_a_block_that_is_left_while_nobody_calls_leaves_nothing() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import anyio
 import anyio.lowlevel
 import attrs
@@ -30,7 +28,14 @@ from accy_async.tuning import (
     open_measurement,
 )
 from accy_async.tuning.measuring import Candidate
-from tests.tuning.devices import Durations, ScriptedDevice, candidates, noisy, number_of
+from tests.tuning.devices import (
+    Durations,
+    ScriptedDevice,
+    cancelling_at,
+    candidates,
+    noisy,
+    number_of,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -384,20 +389,6 @@ async def test_cancelling_at_any_await_leaves_nothing() -> None:
             break
         places += 1
     assert places >= 2 + 2 + 8
-
-
-def cancelling_at(place: int, scope: anyio.CancelScope) -> Callable[[object], None]:
-    """Cancels as the wait begins that comes after so many others."""
-    waits = 0
-
-    def on_call(call: object) -> None:
-        nonlocal waits
-        if str(call).startswith("wait_stream"):
-            if waits == place:
-                scope.cancel()
-            waits += 1
-
-    return on_call
 
 
 async def test_a_cancelled_measurement_goes_on_from_what_was_kept() -> None:

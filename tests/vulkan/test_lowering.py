@@ -28,10 +28,10 @@ from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.graph.lowering import LoweredGraph
 from accy_async.graph.lowering.parts import part_plan
 from accy_async.graph.outcome import NodeState
-from accy_async.graph.run import Run
 from accy_async.session import Session, open_session
 from tests.conformance.devices import VulkanDevice
-from tests.graphs.programs import LENGTH, Program
+from tests.graphs.programs import Program
+from tests.graphs.starting import start_program
 from tests.vulkan import harness
 from tests.vulkan.faults import faulty_vulkan
 from tests.vulkan.gates import hold
@@ -65,18 +65,6 @@ def on_vulkan(
     assert backend._device.made() == {}
 
 
-def begin(session: Session, program: Program) -> Run:
-    bindings: dict[str, object] = dict(program.hosts)
-    for slot in program.plan.slots:
-        if slot.name.startswith("b") and not getattr(slot, "is_scratch", False):
-            bindings[slot.name] = session.allocate(LENGTH, U32)
-    if program.has_external:
-        bindings["start"] = event = session.backend.create_event()
-        session.backend.record_event(event)
-    options = attrs.evolve(ALWAYS, runtime_scalars=program.scalars)
-    return session.start(program.plan, bindings, options)
-
-
 @LOOPS
 @pytest.mark.parametrize("seed", range(3))
 def test_results_are_the_models(loop: str, seed: int) -> None:
@@ -89,12 +77,11 @@ def test_results_are_the_models(loop: str, seed: int) -> None:
     async def work(session: Session, backend: VulkanBackend) -> None:
         for _ in range(2):
             expected = [program.expected() for program in programs]
-            runs = [begin(session, program) for program in programs]
+            runs = [start_program(session, program, ALWAYS) for program in programs]
             for run in runs:
                 assert (await run).is_lowered
             for program, values in zip(programs, expected, strict=True):
-                for name, array in values.items():
-                    np.testing.assert_array_equal(program.hosts[name], array, name)
+                program.check(values)
 
     on_vulkan(work, loop)
 
@@ -115,10 +102,9 @@ def test_results_are_the_models_around_calls(loop: str) -> None:
                 continue
             for _ in range(2):
                 expected = program.expected()
-                assert (await begin(session, program)).is_lowered
+                assert (await start_program(session, program, ALWAYS)).is_lowered
                 lowered += 1
-                for name, array in expected.items():
-                    np.testing.assert_array_equal(program.hosts[name], array, name)
+                program.check(expected)
         assert lowered >= 4
 
     on_vulkan(work, loop)

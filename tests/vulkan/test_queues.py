@@ -21,7 +21,7 @@ from accy_async.backends.vulkan.families import QueueFamily
 from accy_async.session import open_session
 from tests.conformance.devices import VulkanDevice
 from tests.graphs.programs import Program
-from tests.graphs.test_properties import start
+from tests.graphs.starting import start_program
 from tests.vulkan import harness
 from tests.vulkan.harness import join_threads
 from tests.vulkan.test_runs import kernels
@@ -149,15 +149,14 @@ def run_programs(loop: str, seed: int) -> None:
 
     async def main() -> None:
         async with open_session(backend) as session:
-            runs = [start(session, program, None) for program in programs]
+            runs = [start_program(session, program) for program in programs]
             with anyio.fail_after(100):
                 for run in runs:
                     await run
 
     anyio.run(main, backend=loop)
     for program, values in zip(programs, expected, strict=True):
-        for name, array in values.items():
-            np.testing.assert_array_equal(program.hosts[name], array, name)
+        program.check(values)
     backend.close()
     join_threads()
     assert backend._device.made() == {}

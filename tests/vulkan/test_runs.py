@@ -22,7 +22,7 @@ from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import BackendUnavailable, DeviceError, InvalidValue
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions
-from accy_async.pipeline import PipelineLaunch, add_pipeline
+from accy_async.pipeline import add_pipeline
 from accy_async.session import open_session
 from accy_async.tuning.measuring import (
     Candidate,
@@ -33,7 +33,8 @@ from accy_async.tuning.measuring import (
 from accy_async.tuning.race import RaceRules
 from tests.conformance.devices import VulkanDevice
 from tests.graphs.programs import Kernels, Program, library_kernels
-from tests.graphs.test_properties import start
+from tests.graphs.starting import start_program
+from tests.harness.scanning import scan_in
 from tests.vulkan import harness
 from tests.vulkan.gates import hold
 from tests.vulkan.harness import join_threads
@@ -59,7 +60,7 @@ def test_random_graphs_leave_what_their_models_leave(loop: str, seed: int) -> No
 
     async def main() -> None:
         async with open_session(backend) as session:
-            runs = [start(session, program, None) for program in programs]
+            runs = [start_program(session, program) for program in programs]
             with anyio.fail_after(100):
                 for run in runs:
                     await run
@@ -67,8 +68,7 @@ def test_random_graphs_leave_what_their_models_leave(loop: str, seed: int) -> No
 
     anyio.run(main, backend=loop)
     for program, values in zip(programs, expected, strict=True):
-        for name, array in values.items():
-            np.testing.assert_array_equal(program.hosts[name], array, name)
+        program.check(values)
     backend.close()
     join_threads()
     assert backend.validation_messages == ()
@@ -79,24 +79,8 @@ def test_random_graphs_leave_what_their_models_leave(loop: str, seed: int) -> No
 async def test_pipeline_scans_to_the_bit(dtype: DType) -> None:
     values = np.random.default_rng(1).normal(scale=1000, size=LENGTH)
     data = values.astype(dtype.numpy)
-    registry = library_registry(SPIRV, dtype=dtype)
     async with open_session("vulkan") as session:
-        operand = await session.upload(data)
-        result = session.allocate(data.shape, dtype)
-        pipeline = scan_pipeline(dtype)
-        async with await session.load_pipeline(pipeline, registry) as pool:
-            launch = PipelineLaunch(
-                pipeline=pipeline,
-                registry=registry,
-                format=pool.format,
-                operands=(operand.binding("read_only"),),
-                results=(result.binding("write_only"),),
-                runtime_scalar_arguments=(ScalarArgument.u32(LENGTH),),
-                artifacts=pool,
-            )
-            for _ in range(5):
-                await session.launch_pipeline(launch)
-        scanned = await session.download(result)
+        scanned = await scan_in(session, data, times=5)
     assert not any(session.live_objects().values())
     np.testing.assert_array_equal(scanned, reference_scan(data))
 

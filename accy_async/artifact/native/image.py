@@ -68,19 +68,20 @@ class MachineImage:
     """A linked image, its segments' bytes apart; offsets are from its base.
 
     ``zero_bytes`` of zeros follow ``data``. ``exports`` are pairs of a name and
-    an offset into the text, sorted. ``imports`` are in slot order.
+    an offset into the text, sorted. ``imports`` are in slot order. Code that refers to
+    nothing but itself is ``text`` alone.
     """
 
     machine: int
     text: bytes
-    rodata: bytes
-    data: bytes
-    zero_bytes: int
-    got_offset: int
-    imports: tuple[str, ...]
-    base_relocations: tuple[int, ...]
-    exports: tuple[tuple[str, int], ...]
-    signatures: bytes
+    rodata: bytes = b""
+    data: bytes = b""
+    zero_bytes: int = 0
+    got_offset: int = 0
+    imports: tuple[str, ...] = ()
+    base_relocations: tuple[int, ...] = ()
+    exports: tuple[tuple[str, int], ...] = ()
+    signatures: bytes = b""
 
     @property
     def architecture(self) -> str:

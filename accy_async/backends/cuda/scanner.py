@@ -165,14 +165,6 @@ class _Functions:
         image = MachineImage(
             machine={"x86_64": EM_X86_64, "aarch64": EM_AARCH64}[architecture],
             text=TEXT[architecture],
-            rodata=b"",
-            data=b"",
-            zero_bytes=0,
-            got_offset=0,
-            imports=(),
-            base_relocations=(),
-            exports=(),
-            signatures=b"",
         )
         base = map_image(image)
         entries = ENTRIES[architecture]

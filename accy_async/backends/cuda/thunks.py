@@ -117,14 +117,6 @@ class _Pages:
             text=b"".join(
                 thunk_code(architecture, first + i * size) for i in range(_PER_PAGE)
             ),
-            rodata=b"",
-            data=b"",
-            zero_bytes=0,
-            got_offset=0,
-            imports=(),
-            base_relocations=(),
-            exports=(),
-            signatures=b"",
         )
         base = map_image(image)
         self._records.append(records)

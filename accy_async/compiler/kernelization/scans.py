@@ -28,7 +28,7 @@ from accy_async.compiler.kernelization.assembly import (
     is_cpu,
     power_of_two,
 )
-from accy_async.compiler.kernelization.elements import is_elementwise
+from accy_async.compiler.kernelization.lines import around, last_operation
 from accy_async.compiler.kernelization.places import Coordinate
 from accy_async.compiler.kernelization.profile import TargetProfile
 from accy_async.compiler.kernelization.scanalone import ScanAlone
@@ -44,7 +44,6 @@ from accy_async.compiler.kernelization.work import (
     WorkItem,
 )
 from accy_async.compiler.semantic import Function, TensorType
-from accy_async.errors import UnsupportedOperation
 
 __all__ = ["kernelize_scan"]
 
@@ -105,24 +104,8 @@ def kernelize_scan(
 
 
 def _lines(function: Function) -> ScanLines:
-    scans = [e for e in function.operations if isinstance(e.op, semantic.Scan)]
-    if len(scans) != 1 or function.results != (scans[0].result,):
-        raise UnsupportedOperation("scan work has one scan, its only result")
-    for entry in function.operations:
-        if entry is not scans[0] and not is_elementwise(entry.op):
-            raise UnsupportedOperation(
-                f"{entry.op.opcode} is no elementwise operation before a scan"
-            )
-    (entry,) = scans
-    op, shape = entry.op, entry.result.shape
-    assert isinstance(op, semantic.Scan)
-    outer = inner = 1
-    for axis, extent in enumerate(shape):
-        if axis < op.axis:
-            outer *= extent
-        elif axis > op.axis:
-            inner *= extent
-    return ScanLines(entry, op, outer, shape[op.axis], inner)
+    entry, op = last_operation(function, semantic.Scan)
+    return ScanLines(entry, op, *around(entry.result.shape, op.axis))
 
 
 def _schedule(lines: ScanLines, profile: TargetProfile) -> GeneratedScanSchedule:

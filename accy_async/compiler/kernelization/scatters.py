@@ -24,7 +24,7 @@ from accy_async.compiler.kernelization.assembly import (
     grid_candidates,
     is_cpu,
 )
-from accy_async.compiler.kernelization.elements import is_elementwise
+from accy_async.compiler.kernelization.lines import around, last_operation
 from accy_async.compiler.kernelization.places import Coordinate
 from accy_async.compiler.kernelization.profile import TargetProfile
 from accy_async.compiler.kernelization.schedules import (
@@ -35,7 +35,7 @@ from accy_async.compiler.kernelization.schedules import (
 from accy_async.compiler.kernelization.work import KernelizedWork, WorkItem
 from accy_async.compiler.semantic import Function, Operation, ScatterKind
 from accy_async.dtypes import DType
-from accy_async.errors import InvalidType, UnsupportedOperation
+from accy_async.errors import InvalidType
 
 __all__ = ["kernelize_scatter"]
 
@@ -97,25 +97,9 @@ def kernelize_scatter(
 
 
 def _lines(function: Function) -> _Lines:
-    scatters = [e for e in function.operations if isinstance(e.op, semantic.Scatter)]
-    if len(scatters) != 1 or function.results != (scatters[0].result,):
-        raise UnsupportedOperation("scatter work has one scatter, its only result")
-    for entry in function.operations:
-        if entry is not scatters[0] and not is_elementwise(entry.op):
-            raise UnsupportedOperation(
-                f"{entry.op.opcode} is no elementwise operation before a scatter"
-            )
-    (entry,) = scatters
-    op, shape = entry.op, entry.result.shape
-    assert isinstance(op, semantic.Scatter)
-    outer = inner = 1
-    for axis, extent in enumerate(shape):
-        if axis < op.axis:
-            outer *= extent
-        elif axis > op.axis:
-            inner *= extent
+    entry, op = last_operation(function, semantic.Scatter)
     updates = entry.operands[1].type.element_count
-    return _Lines(entry, op, outer, shape[op.axis], inner, updates)
+    return _Lines(entry, op, *around(entry.result.shape, op.axis), updates)
 
 
 class _Writer:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import attrs
 
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.artifact.geometry import FixedLaunch
 from accy_async.artifact.kernel import KernelArtifact
+from accy_async.backends.handles import BufferBinding
+from accy_async.backends.launch import LaunchRequest
+from accy_async.backends.loading import LoadedKernel
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidValue
-from accy_async.tuning.measuring import MeasureOptions, MeasureOutcome, TimeSource
+from accy_async.tuning.measuring import (
+    Candidate,
+    MeasureOptions,
+    MeasureOutcome,
+    TimeSource,
+)
 from accy_async.tuning.race import Standing
 from accy_async.tuning.search.space import Schedule
 from accy_async.tuning.search.trial import KeptSearch, Trial
@@ -48,6 +57,32 @@ class Variant:
             raise InvalidValue(
                 "Variant.geometry", None, "a geometry, which a KernelArtifact has not"
             )
+
+    def candidate(
+        self, name: str, kernel: LoadedKernel, buffers: Sequence[BufferBinding]
+    ) -> Candidate:
+        """It as a candidate to measure.
+
+        Args:
+            name: the candidate's.
+            kernel: its artifact, loaded.
+            buffers: the kernel's buffer arguments.
+        """
+        geometry = self.geometry
+        if geometry is None:
+            assert isinstance(self.artifact, KernelCallArtifact)
+            geometry = self.artifact.launch.geometry(self.scalars)
+        return Candidate(
+            name=name,
+            request=LaunchRequest(
+                artifact=kernel.artifact,
+                loaded=kernel.loaded,
+                geometry=geometry,
+                buffers=tuple(buffers),
+                scalars=self.scalars,
+                diagnostic_id=name,
+            ),
+        )
 
 
 @attrs.frozen(kw_only=True)

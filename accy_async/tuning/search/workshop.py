@@ -14,8 +14,7 @@ import anyio
 from accy_async.artifact.entry import KernelCallArtifact
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.cleanup import destroy_all
-from accy_async.backends.completion import run_abandonable
-from accy_async.backends.launch import LaunchRequest
+from accy_async.backends.loading import LoadedKernel, load_kernel
 from accy_async.errors import DeviceLost, InvalidType, OutOfMemory, SessionClosed
 from accy_async.tuning.measuring import Candidate
 from accy_async.tuning.search.jobs import Job, Workers
@@ -68,12 +67,12 @@ class Workshop:
         self._workers = Workers(max(1, workers), "build a candidate")
         self._is_ahead = workers > 0
         self._jobs: dict[Schedule, Job[_Built]] = {}
-        self._loaded: dict[KernelArtifact, LoadedArtifact] = {}
+        self._loaded: dict[KernelArtifact, LoadedKernel] = {}
 
     @property
     def loaded(self) -> tuple[LoadedArtifact, ...]:
         """What is to be destroyed, the newest first."""
-        return tuple(reversed(self._loaded.values()))
+        return tuple(kernel.loaded for kernel in reversed(self._loaded.values()))
 
     def begin(self, schedule: Schedule) -> None:
         """It will be wanted soon: build it, where that is done ahead."""
@@ -92,27 +91,12 @@ class Workshop:
         try:
             variant, made = await self._built(schedule)
             artifact = self._artifact(variant) if made is None else made
-            loaded = await self._load(artifact)
+            kernel = await self._load(artifact)
         except (DeviceLost, OutOfMemory, SessionClosed):
             raise
         except Exception as error:
             raise BuildFailed(f"{type(error).__name__}: {error}") from error
-        geometry = variant.geometry
-        if geometry is None:
-            assert isinstance(variant.artifact, KernelCallArtifact)
-            geometry = variant.artifact.launch.geometry(variant.scalars)
-        name = str(schedule)
-        return Candidate(
-            name=name,
-            request=LaunchRequest(
-                artifact=artifact,
-                loaded=loaded,
-                geometry=geometry,
-                buffers=self._buffers,
-                scalars=variant.scalars,
-                diagnostic_id=name,
-            ),
-        )
+        return variant.candidate(str(schedule), kernel, self._buffers)
 
     def keep(self, schedules: Collection[Schedule]) -> None:
         """Only these may be wanted again soon; others are built anew if they are."""
@@ -123,9 +107,8 @@ class Workshop:
         """Unload what was used longest ago, where there is too much."""
         excess = list(self._loaded)[: max(0, len(self._loaded) - _MOST_LOADED)]
         errors: list[Exception] = []
-        destroy_all(
-            self._backend, [self._loaded.pop(artifact) for artifact in excess], errors
-        )
+        handles = [self._loaded.pop(artifact).loaded for artifact in excess]
+        destroy_all(self._backend, handles, errors)
         if errors:
             raise ExceptionGroup("search: what was measured is not unloaded", errors)
 
@@ -164,20 +147,9 @@ class Workshop:
             return self._backend.create_artifact(artifact.artifact_request())
         return artifact
 
-    async def _load(self, artifact: KernelArtifact) -> LoadedArtifact:
-        loaded = self._loaded.pop(artifact, None)
-        if loaded is None:
-            backend = self._backend
-            if backend.loads_block:
-                loaded = await run_abandonable(
-                    lambda: backend.load_artifact(artifact),
-                    self._unload,
-                    name=f"load {artifact.kernel_name}",
-                )
-            else:
-                loaded = backend.load_artifact(artifact)
-        self._loaded[artifact] = loaded  # the newest now
-        return loaded
-
-    def _unload(self, late: LoadedArtifact) -> None:
-        destroy_all(self._backend, (late,), [])
+    async def _load(self, artifact: KernelArtifact) -> LoadedKernel:
+        kernel = self._loaded.pop(artifact, None)
+        if kernel is None:
+            kernel = await load_kernel(self._backend, artifact)
+        self._loaded[artifact] = kernel  # the newest now
+        return kernel
