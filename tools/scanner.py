@@ -20,7 +20,7 @@ import llvmlite.binding
 
 from accy_async.artifact.native.elf import parse_object
 from accy_async.artifact.native.link import find_exports
-from accy_async.backends.cuda.board import BUSY, IDLE, Board, Slot
+from accy_async.backends.cuda.board import BUSY, IDLE, NO_STREAM, Board, Slot
 from accy_async.compiler.emit.llvm import data_layout, emit_object
 from accy_async.compiler.emit.target import LEVELS, CpuTarget
 
@@ -167,30 +167,56 @@ missed:
     ret i32 0
 }}
 
-; Ask the driver about a stream for a moment, as long as the board says: again and again
-; until it answers something else than that the stream is busy. Returns its last answer.
-define i32 @accy_ask(ptr %board, ptr %stream, ptr %query) {{
+; Ask the driver about a slot's stream for a moment, as long as the board says: again
+; and again until it answers something else than that the stream is busy. Returns its
+; last answer; unasked that the stream is busy, where there is none to be asked about.
+; Whoever asks is counted, so that nobody destroys the stream meanwhile.
+define i32 @accy_ask(ptr %board, i64 %index, ptr %query) {{
 entry:
+    %offset = mul i64 %index, {slot_bytes}
+    %from = add i64 %offset, {slots}
+    %slot = getelementptr i8, ptr %board, i64 %from
+    %p_askers = getelementptr i8, ptr %slot, i64 {askers}
+    %p_stream = getelementptr i8, ptr %slot, i64 {stream}
     %p_quick = getelementptr i8, ptr %board, i64 {quick}
     %quick = load i64, ptr %p_quick
-    %first = call i32 %query(ptr %stream)
-    %is_busy = icmp eq i32 %first, {busy}
-    br i1 %is_busy, label %begin, label %leave
-begin:
-    %begun = call i64 @now(ptr %board)
-    %until = add i64 %begun, %quick
+    %others = atomicrmw add ptr %p_askers, i32 1 seq_cst, align 4
     br label %look
 look:
-    %answer = call i32 %query(ptr %stream)
-    %is_still_busy = icmp eq i32 %answer, {busy}
-    br i1 %is_still_busy, label %check, label %leave
-check:
+    %until = phi i64 [ 0, %entry ], [ %limit, %begin ], [ %until, %check ]
+    %stream = load atomic i64, ptr %p_stream seq_cst, align 8
+    %is_barred = icmp eq i64 %stream, {no_stream}
+    br i1 %is_barred, label %leave, label %question
+question:
+    %answer = call i32 %query(i64 %stream)
+    %is_busy = icmp eq i32 %answer, {busy}
+    br i1 %is_busy, label %again, label %leave
+again:
     %time = call i64 @now(ptr %board)
+    %is_first = icmp eq i64 %until, 0
+    br i1 %is_first, label %begin, label %check
+begin:
+    %limit = add i64 %time, %quick
+    br label %look
+check:
     %is_over = icmp sge i64 %time, %until
     br i1 %is_over, label %leave, label %look
 leave:
-    %last = phi i32 [ %first, %entry ], [ %answer, %look ], [ %answer, %check ]
+    %last = phi i32 [ {busy}, %look ], [ %answer, %question ], [ {busy}, %check ]
+    %ignored = atomicrmw sub ptr %p_askers, i32 1 seq_cst, align 4
     ret i32 %last
+}}
+
+; Have nobody ask about a slot's stream any more; 0 once nobody does.
+define i32 @accy_bar(ptr %board, i64 %index) {{
+    %offset = mul i64 %index, {slot_bytes}
+    %from = add i64 %offset, {slots}
+    %slot = getelementptr i8, ptr %board, i64 %from
+    %p_askers = getelementptr i8, ptr %slot, i64 {askers}
+    %p_stream = getelementptr i8, ptr %slot, i64 {stream}
+    store atomic i64 {no_stream}, ptr %p_stream seq_cst, align 8
+    %askers = load atomic i32, ptr %p_askers seq_cst, align 4
+    ret i32 %askers
 }}
 
 ; Watch the board. Returns 0 where it was told to, 1 where a value was reached for
@@ -397,6 +423,7 @@ def _module(architecture: str, target: CpuTarget) -> str:
         futex=_FUTEX_CALL[architecture],
         idle_value=IDLE - 2**64,  # LLVM takes integers with a sign
         busy=BUSY,
+        no_stream=NO_STREAM,
         slot_bytes=Slot.byte_size(),
         overdue_shift=Board.OVERDUE_SHIFT,
         **Board.offsets(),

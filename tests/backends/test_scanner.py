@@ -8,7 +8,7 @@ import random
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -268,21 +268,31 @@ def test_spin_ends_by_itself_or_by_the_value(make: type[Scanner]) -> None:
     timer.join()
 
 
+class Query:
+    """The driver's function as machine code calls it, and what it was asked."""
+
+    def __init__(self, *answers: int, then: Callable[[], object] = int) -> None:
+        self.left = list(answers)
+        self.asked: list[int] = []
+        self._then = then
+        self._native = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._answer)
+        self.address = ctypes.cast(self._native, ctypes.c_void_p).value or 0
+
+    def _answer(self, stream: int) -> int:
+        self.asked.append(stream)
+        self._then()
+        return self.left.pop(0)
+
+
 @pytest.mark.parametrize("answers", [[0], [700], [BUSY, BUSY, BUSY, 0]])
 def test_a_stream_is_asked_about_until_it_is_done(answers: list[int]) -> None:
-    left, asked = list(answers), []
-
-    def query(stream: int) -> int:
-        asked.append(stream)
-        return left.pop(0)
-
-    native = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(query)
-    address = ctypes.cast(native, ctypes.c_void_p).value
-    words = Words(1)
-    scanner = NativeScanner(words.address, 1)
+    query = Query(*answers)
+    asked, left = query.asked, query.left
+    words = Words(2)
+    scanner = NativeScanner(words.address, 2)
     scanner._board.quick = 10**12
-    assert address is not None
-    ask = scanner.asking(address, 77)
+    scanner.admit(1, 77)
+    ask = scanner.asking(1, query.address)
     assert ask is not None
     assert ask() == answers[-1]
     assert asked == [77] * len(answers)
@@ -290,7 +300,54 @@ def test_a_stream_is_asked_about_until_it_is_done(answers: list[int]) -> None:
     left[:] = [BUSY, BUSY, 0]
     assert ask() == BUSY, "for a moment only"
     assert left == [0]
-    assert PlainScanner(words.address, 1).asking(address, 77) is None
+    assert PlainScanner(words.address, 1).asking(0, query.address) is None
+
+
+def test_a_stream_that_is_barred_is_asked_about_no_more() -> None:
+    """Neither by who asks later, nor by who is at it: that is seen at once."""
+    words = Words(1)
+    scanner = NativeScanner(words.address, 1)
+    scanner._board.quick = 10**12
+    query = Query(BUSY, BUSY, then=lambda: scanner._native.bar(scanner._address, 0))
+    scanner.admit(0, 77)
+    ask = scanner.asking(0, query.address)
+    assert ask is not None
+    assert ask() == BUSY
+    assert ask() == BUSY
+    assert query.asked == [77]
+
+
+def test_a_stream_is_barred_once_nobody_asks_about_it() -> None:
+    """Else it would be destroyed while the driver looks at it."""
+    words = Words(1)
+    scanner = NativeScanner(words.address, 1)
+    is_asking, may_answer = threading.Event(), threading.Event()
+    events: list[str] = []
+
+    def answer() -> None:
+        is_asking.set()
+        assert may_answer.wait(PATIENCE_S)
+        events.append("answered")
+
+    query = Query(0, then=answer)
+    scanner.admit(0, 77)
+    ask = scanner.asking(0, query.address)
+    assert ask is not None
+    asker = threading.Thread(target=ask)
+    asker.start()
+    assert is_asking.wait(PATIENCE_S)
+    assert scanner._native.bar(scanner._address, 0) == 1
+
+    def bar() -> None:
+        scanner.bar(0)
+        events.append("barred")
+
+    barring = threading.Thread(target=bar)
+    barring.start()
+    may_answer.set()
+    barring.join(PATIENCE_S)
+    asker.join(PATIENCE_S)
+    assert events == ["answered", "barred"]
 
 
 def test_looks_are_few_while_nothing_is_near() -> None:

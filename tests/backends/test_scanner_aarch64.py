@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accy_async.backends.cuda.board import BUSY, IDLE, NO_BELL, Board, Slot
+from accy_async.backends.cuda.board import BUSY, IDLE, NO_BELL, NO_STREAM, Board, Slot
 from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
 
 unicorn = pytest.importorskip("unicorn", reason="the emulator is not installed")
@@ -43,6 +43,7 @@ class Emulated:
         self.woken = 0
         self.answers: list[int] = []
         self.on_sleep: Callable[[], object] = lambda: None
+        self.on_query: Callable[[], object] = lambda: None
         for place, call in (
             (WRITE, self._write), (SYSCALL, self._syscall), (CLOCK, self._clock),
             (QUERY, self._query),
@@ -66,6 +67,7 @@ class Emulated:
 
     def _query(self, *_: Any) -> None:
         assert self._register(0) == 77
+        self.on_query()
         answer = self.answers.pop(0)
         self.machine.reg_write(arm64.UC_ARM64_REG_X0, answer)
 
@@ -98,10 +100,16 @@ class Emulated:
     def write_word(self, index: int, value: int) -> None:
         self.machine.mem_write(WORDS + 8 * index, struct.pack("<Q", value))
 
+    def place(self, index: int) -> int:
+        return BOARD + ctypes.sizeof(Board) + ctypes.sizeof(Slot) * index
+
     def slot(self, index: int) -> Slot:
-        size = ctypes.sizeof(Slot)
-        place = BOARD + ctypes.sizeof(Board) + size * index
-        return Slot.from_buffer_copy(bytes(self.machine.mem_read(place, size)))
+        data = self.machine.mem_read(self.place(index), ctypes.sizeof(Slot))
+        return Slot.from_buffer_copy(bytes(data))
+
+    def admit(self, index: int, stream: int) -> None:
+        place = self.place(index) + Slot.offsets()["stream"]
+        self.machine.mem_write(place, struct.pack("<Q", stream))
 
     def board(self) -> Board:
         return Board.from_buffer_copy(
@@ -136,14 +144,33 @@ def test_a_stream_is_asked_about_until_it_is_done(
     emulated: Emulated, answers: list[int]
 ) -> None:
     emulated.answers = list(answers)
-    assert emulated.call("ask", 77, QUERY) == answers[-1]
+    emulated.admit(1, 77)
+    assert emulated.call("ask", 1, QUERY) == answers[-1]
     assert not emulated.answers
+    assert emulated.slot(1).askers == 0
 
 
 def test_a_stream_is_asked_about_for_a_moment_only(emulated: Emulated) -> None:
     emulated.answers = [BUSY] * 20
-    assert emulated.call("ask", 77, QUERY) == BUSY
+    emulated.admit(1, 77)
+    assert emulated.call("ask", 1, QUERY) == BUSY
     assert len(emulated.answers) == 20 - 11  # each look at the clock takes 1 us here
+
+
+def test_a_stream_that_is_barred_is_asked_about_no_more(emulated: Emulated) -> None:
+    emulated.admit(1, 77)
+    emulated.answers = [BUSY] * 20
+    emulated.on_query = lambda: emulated.admit(1, NO_STREAM)
+    assert emulated.call("ask", 1, QUERY) == BUSY
+    assert len(emulated.answers) == 20 - 1
+    emulated.admit(1, 77)
+    assert emulated.call("bar", 1) == 0
+    assert emulated.slot(1).stream == NO_STREAM
+    assert emulated.call("ask", 1, QUERY) == BUSY
+    assert len(emulated.answers) == 20 - 1
+    place = emulated.place(1) + Slot.offsets()["askers"]
+    emulated.machine.mem_write(place, struct.pack("<I", 2))
+    assert emulated.call("bar", 1) == 2
 
 
 def test_scan_rings_each_bell_once_and_sleeps(emulated: Emulated) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import cast
 
 import pytest
@@ -117,3 +118,50 @@ async def test_a_quick_wait_goes_on_without_its_stream(
     monkeypatch.setattr(waiting, "current_bell", Destroying)
     await backend.wait_stream(stream)
     assert not backend.is_alive(stream)
+
+
+def test_a_stream_that_is_being_asked_about_is_not_destroyed(
+    backend: CudaBackend, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread, which would find it idle by now, has to wait for the answer."""
+    line = cast("CudaTimeline", backend._stream(quick_stream(backend)).timeline)
+    scanner = backend._hub.scanner
+    assert isinstance(scanner, NativeScanner)
+    ask_again = backend._ask
+    held: list[bool] = []
+
+    def try_lock() -> None:
+        is_free = backend._questions.acquire(blocking=False)
+        if is_free:
+            backend._questions.release()
+        held.append(not is_free)
+
+    def ask(native: object) -> object:
+        other = threading.Thread(target=try_lock)
+        other.start()
+        other.join()
+        held.append(scanner._slots[line.slot].askers == 1)
+        return ask_again(native)
+
+    monkeypatch.setattr(backend, "_ask", ask)
+    monkeypatch.setitem(driver._made, "cuStreamQuery", ask)
+    assert backend._has_ended(line, line.submitted)
+    assert held == [not driver.tells_addresses, driver.tells_addresses]
+    held.clear()
+    line.advance()
+    assert line.is_idle
+    assert held[0]
+
+
+def test_a_destroyed_stream_is_asked_about_no_more(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    stream = quick_stream(backend)
+    line = cast("CudaTimeline", backend._stream(stream).timeline)
+    ask = backend._asking(line)
+    assert ask() == 0
+    backend.destroy(stream)
+    driver.calls.clear()
+    assert ask() == 600
+    assert backend._query(line)
+    assert driver.calls["cuStreamQuery"] == 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from typing import ClassVar
 
-__all__ = ["BUSY", "IDLE", "NO_BELL", "Board", "Slot"]
+__all__ = ["BUSY", "IDLE", "NO_BELL", "NO_STREAM", "Board", "Slot"]
 
 IDLE = 2**64 - 1
 """What a slot awaits where nobody waits: no word ever reaches it."""
@@ -19,6 +19,9 @@ IDLE = 2**64 - 1
 NO_BELL = -1
 """The bell of what Python itself has to see to."""
 
+NO_STREAM = 0
+"""A slot's stream where nobody may ask about one. It is the driver's default stream,
+which no slot is for."""
 
 BUSY = 600
 """What the driver answers of a stream that is not done: CUDA_ERROR_NOT_READY (CUDA
@@ -50,7 +53,9 @@ class Slot(_Layout):
         ("reached", ctypes.c_int64),  # when the scanner saw the last one reached
         ("unreached", ctypes.c_int64),  # and when it had looked before that
         ("bell", ctypes.c_int32),  # a descriptor, or NO_BELL
-        ("_unused", ctypes.c_uint8 * 20),
+        ("askers", ctypes.c_uint32),  # who is asking the driver about the stream now
+        ("stream", ctypes.c_uint64),  # the driver's handle, or NO_STREAM
+        ("_unused", ctypes.c_uint8 * 8),
     )
 
 

@@ -46,6 +46,10 @@ _SHORTEST_NS = 15_000
 """The shortest: below, a pause would cost more than reading on."""
 
 
+_ANSWER_S = 1e-6
+"""About what the driver takes to answer a question."""
+
+
 class Found(IntEnum):
     """Why a scan returned."""
 
@@ -121,17 +125,27 @@ class Scanner(ABC):
     def end(self) -> None:
         """Have no word read any more once this returns; any thread, idempotent."""
 
-    def asking(self, query: int, stream: int) -> Callable[[], int] | None:
-        """What asks the driver about a stream, again and again for `QUICK_NS`.
+    def admit(self, index: int, stream: int) -> None:  # noqa: B027 - as `begin`
+        """Let the driver be asked about the slot's stream, which has this handle."""
+
+    def bar(self, index: int) -> None:  # noqa: B027 - as `begin`
+        """Have nobody ask about the slot's stream, which may then be destroyed.
+
+        Nobody does any more once this returns, in some microseconds at the most.
+        """
+
+    def asking(self, index: int, query: int) -> Callable[[], int] | None:
+        """What asks the driver about a slot's stream, again and again for `QUICK_NS`.
 
         Args:
+            index: the slot's.
             query: the address of ``cuStreamQuery``.
-            stream: the stream.
 
         Returns:
             A function that returns the driver's last answer, at once if it is not
-            `BUSY`; without the interpreter lock meanwhile. None where machine code
-            cannot run.
+            `BUSY`; without the interpreter lock meanwhile. It answers `BUSY` unasked
+            where the stream is not, or no more, to be asked about. None where machine
+            code cannot run.
         """
         return None
 
@@ -178,6 +192,7 @@ class _Functions:
         )
         self.end: Any = held(i32, pointer)(base + entries["end"])
         self.spin: Any = held(i32, pointer, pointer, u64, i64)(base + entries["spin"])
+        self.bar: Any = held(i32, pointer, u64)(base + entries["bar"])
         self.ask = base + entries["ask"]
         self.scan: Any = ctypes.CFUNCTYPE(i32, pointer, i64)(base + entries["scan"])
         libc = ctypes.CDLL(None)
@@ -258,8 +273,15 @@ class NativeScanner(Scanner):
         while self._native.end(self._address):
             time.sleep(20e-6)
 
-    def asking(self, query: int, stream: int) -> Callable[[], int] | None:
-        return make_thunk(self._native.ask, self._address, stream, query, self._board)
+    def admit(self, index: int, stream: int) -> None:
+        self._slots[index].stream = stream
+
+    def bar(self, index: int) -> None:
+        while self._native.bar(self._address, index):
+            time.sleep(_ANSWER_S)
+
+    def asking(self, index: int, query: int) -> Callable[[], int] | None:
+        return make_thunk(self._native.ask, self._address, index, query, self._board)
 
     def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
         return bool(self._spin(self._address, word, awaited, limit_ns))

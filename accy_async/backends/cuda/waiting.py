@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -56,6 +57,8 @@ class CudaWaiting(Backend):
         words.fill(0)
         self._free_slots = list(reversed(range(self.words)))
         self._natives: dict[CudaTimeline, Any] = {}
+        # Held while the bindings ask about one of these: it is not destroyed meanwhile.
+        self._questions = threading.RLock()
         self._write_value = self._driver.cuStreamWriteValue64
         self._ask = self._driver.cuStreamQuery
         self._hub = Hub(address, self.words, self._after_completion, self._has_chores)
@@ -66,6 +69,7 @@ class CudaWaiting(Backend):
         line = CudaTimeline(name, slot, self._flag, self._query, self._hub)
         ctypes.c_uint64.from_address(line.word_address).value = 0
         self._natives[line] = native
+        self._hub.scanner.admit(slot, int(native))
         return CudaStream(line, priority, native)
 
     def _close_stream(self, stream: CudaStream) -> None:
@@ -73,7 +77,9 @@ class CudaWaiting(Backend):
         line = stream.flags
         line.ask = None
         line.detach()
-        self._natives.pop(line, None)
+        self._hub.scanner.bar(line.slot)
+        with self._questions:
+            self._natives.pop(line, None)
         stream.keeper = None
         self._free_slots.append(line.slot)
         if not stream.is_borrowed:
@@ -139,26 +145,23 @@ class CudaWaiting(Backend):
         return True
 
     def _asking(self, line: CudaTimeline) -> Callable[[], int]:
-        """What asks the driver for a moment whether a stream is done: 0 if it is.
-
-        A stream that is being asked is not destroyed meanwhile, as it is not idle, or
-        is found to be so by the very next question.
-        """
-        native = self._natives.get(line)
-        if native is None:
-            return lambda: BUSY
-        if self._query_address is not None:
-            asking = self._hub.scanner.asking(self._query_address, int(native))
+        """What asks the driver for a moment whether a stream is done: 0 if it is."""
+        if self._query_address is not None and line in self._natives:
+            asking = self._hub.scanner.asking(line.slot, self._query_address)
             if asking is not None:
                 line.ask = asking
                 return asking
-        return partial(self._ask_again, native)
+        return partial(self._ask_again, line)
 
-    def _ask_again(self, native: Any) -> int:  # noqa: ANN401 - bindings
+    def _ask_again(self, line: CudaTimeline) -> int:
         """The same without machine code."""
         until = 0
         while True:
-            (result,) = self._ask(native)
+            with self._questions:
+                native = self._natives.get(line)
+                if native is None:
+                    return BUSY
+                (result,) = self._ask(native)
             if result != BUSY:
                 return int(result)
             now = monotonic_ns()
@@ -187,11 +190,13 @@ class CudaWaiting(Backend):
 
         Where it says what it never should of a stream, whoever waits is told.
         """
-        native = self._natives.get(line)
-        if native is None or self._lost is not None:
+        if line not in self._natives or self._lost is not None:
             return True
         self._context.make_current()
-        with self._context.relaxed():
+        with self._questions, self._context.relaxed():
+            native = self._natives.get(line)
+            if native is None:  # destroyed by another thread meanwhile
+                return True
             (result,) = self._ask(native)
         code = int(result)
         if code == 0:
