@@ -186,6 +186,7 @@ class Cleanup:
         if isinstance(settled, SettleTimeout):
             if busy:
                 errors.insert(0, GraceExpired(self._what, self._grace_s, busy))
+                self._backend.reaper.give_up(busy, self._grace_s)
         elif settled is not None and not _repeats(settled, primary):
             if busy:
                 settled.add_note(f"held by the reaper until idle: {', '.join(busy)}")

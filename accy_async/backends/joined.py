@@ -7,7 +7,7 @@ objects is asked of a single device (`JoinedBackend.at`), which counts them as u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -268,3 +268,10 @@ class _Reapers:
             for one in self._devices
             for name in one.reaper.held()
         )
+
+    def give_up(self, names: Collection[str], waited_s: float) -> None:
+        """See `Reaper.give_up`."""
+        for one in self._devices:
+            suffix = f" of {one.device}"
+            theirs = [name.removesuffix(suffix) for name in names if suffix in name]
+            one.reaper.give_up(theirs, waited_s)

@@ -31,10 +31,11 @@ from __future__ import annotations
 import heapq
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from accy_async.backends.handles import Handle, ObjectKind
+from accy_async.backends.refusals import Refusals
 from accy_async.backends.resources import INVALID, Resource, kind_of
 from accy_async.backends.timeline import Timeline
 
@@ -58,6 +59,7 @@ class ResourceTable:
 
     Attributes:
         epoch: see the module.
+        refusals: what retired objects could not be freed with, until it is told.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class ResourceTable:
         self._is_lost = False
         self._along: weakref.WeakSet[ResourceTable] | None = None
         self.epoch = object()
+        self.refusals = Refusals()
 
     def renew_epoch(self) -> None:
         """Have whoever found everything in order look again; any thread."""
@@ -181,8 +184,8 @@ class ResourceTable:
     def sweep(self) -> int:
         """Free every retired object that has become idle; returns how many.
 
-        Raises:
-            ExceptionGroup: some could not be freed; all the others were.
+        Whoever looks is not whose objects they are: what the device refuses is kept
+        in `refusals`.
         """
         if self._along:
             return sum([one.sweep_alone() for one in (self, *self._along)])
@@ -205,8 +208,15 @@ class ResourceTable:
             return 0
         with self._lock:
             idle = self._take_idle()
-        destroy_each(self._free, idle, "freed")
+        destroy_each(self._free_late, idle, "freed")
         return len(idle)
+
+    def _free_late(self, resource: Resource) -> None:
+        try:
+            self._free(resource)
+        except Exception as error:  # noqa: BLE001 - told to its owner
+            what = f"freeing {resource.name}, which was destroyed while in use"
+            self.refusals.note(resource.owner, error, what)
 
     def _is_blocked(self, resource: Resource) -> bool:
         """Have the object looked at once what blocks it is past, if anything does."""
@@ -288,9 +298,33 @@ class Reaper:
         )
 
     def overdue(self, owner: Owner | None = None) -> tuple[str, ...]:
-        """The names of those that the device, and no other library, still uses."""
-        retired = self._table.retired(owner)
-        return tuple(one.name for one in retired if not one.is_exported)
+        """The names of those that the device still uses, as nobody was told yet.
+
+        Those that another library has, too, are not overdue: they are lent.
+        """
+        return tuple(
+            one.name
+            for one in self._table.retired(owner)
+            if not (one.is_exported or one.is_given_up)
+        )
+
+    def give_up(self, names: Collection[str], waited_s: float) -> None:
+        """A cleanup has waited for the uses of these objects in vain, and says so.
+
+        Whoever leaves afterwards waits so much less for them, that the one exit does
+        not take the grace twice, and does not tell of them again.
+
+        Args:
+            names: as `held` gives them.
+            waited_s: how long it was, in seconds.
+        """
+        for one in self._table.retired():
+            if one.name in names:
+                one.is_given_up = True
+                for mark in one.last_uses():
+                    mark.timeline.give_up(mark.position, waited_s)
+                if one.timeline is not None:
+                    one.timeline.give_up(one.timeline.submitted, waited_s)
 
     def sweep(self) -> int:
         """Free what has become idle; returns how many objects that were."""

@@ -68,6 +68,7 @@ class Resource:
         "exports",
         "handle",
         "is_alive",
+        "is_given_up",
         "is_retired",
         "kind",
         "loans_ended",
@@ -98,6 +99,7 @@ class Resource:
         self.shared: dict[Use, None] = {}
         self.is_alive = True
         self.is_retired = False
+        self.is_given_up = False  # a cleanup has told that it is still in use
         self.parts: tuple[Resource, ...] = ()
         self.wholes: set[Resource] | None = None  # most objects are part of nothing
         self.broken_by: Resource | None = None

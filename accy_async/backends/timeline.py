@@ -33,6 +33,7 @@ class Timeline:
         "_lost",
         "_lost_after",
         "_skip_until",
+        "_vain",
         "_waiters",
         "completed",
         "has_failed",
@@ -52,6 +53,7 @@ class Timeline:
         self._skip_until = 0
         self._lost: DeviceError | None = None
         self._lost_after = 0
+        self._vain = (0, 0.0)  # see `give_up`
 
     def __repr__(self) -> str:
         return f"<Timeline {self.name}: {self.completed} of {self.submitted}>"
@@ -69,6 +71,16 @@ class Timeline:
     def has_reached(self, position: int) -> bool:
         """True where everything up to ``position`` is done."""
         return self.completed >= position
+
+    def give_up(self, position: int, waited_s: float) -> None:
+        """A cleanup has waited so long, in vain, for all up to ``position``."""
+        if position >= self._vain[0]:
+            self._vain = position, waited_s
+
+    def waited_in_vain(self, position: int) -> float:
+        """The seconds that a cleanup has spent on what is up to there, in vain."""
+        up_to, waited_s = self._vain
+        return waited_s if position <= up_to else 0.0
 
     def request(self, position: int) -> None:
         """Somebody will want to know when ``position`` is done.

@@ -356,6 +356,7 @@ class GraphExecutive:
         if settled is not None:
             held = [name for name in backend.reaper.held() if name not in held_before]
             errors.insert(0, GraceExpired(f"run {job.run.name!r}", self._grace_s, held))
+            backend.reaper.give_up(held, self._grace_s)
         if interrupt is not None:
             raise interrupt
 

@@ -310,7 +310,10 @@ class PreparedPlan(ClosedOnExit):
         errors: list[Exception] = [
             GraceExpired("a prepared plan", self._grace_s, (self._name(),))
         ]
+        reaper = self._backend.reaper
+        held_before = reaper.held()
         self.close_now(errors)
+        reaper.give_up(set(reaper.held()).difference(held_before), self._grace_s)
         raise_together("a prepared plan", primary, errors)
 
     def _name(self) -> str:

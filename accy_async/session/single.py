@@ -87,36 +87,32 @@ class Session(
         backend = self.backend
         settled: Exception | None = None
         errors: list[Exception] = []
-        held_before = set(backend.reaper.overdue(self._owner))
+        deadline = self._deadline()
         try:
             if backend.is_healthy:
                 settled = await self._settle(
-                    lambda: backend.wait_open_streams(self._owner)
+                    lambda: backend.wait_for_owner(self._owner, deadline)
                 )
         except BaseException as error:  # noqa: BLE001 - raised below
             interrupt = interrupt or error
         late = self._destroy_objects(errors)
         try:
             if backend.is_healthy and not isinstance(settled, SettleTimeout):
-                # What other threads have submitted in between, which is the last:
-                # nothing that they could use is left.
-                await self._settle(
-                    lambda: backend.wait_retired(self._owner, held_before)
-                )
+                # What was destroyed in the midst of its use, and what other threads
+                # have submitted since, which is the last: nothing is left to use.
+                await self._settle(lambda: backend.wait_retired(self._owner, deadline))
         except BaseException as error:  # noqa: BLE001 - raised below
             late = late or error
+        errors += backend.untold_refusals(self._owner)
         late = late or self._close_backend(errors)
         interrupt = interrupt or late
         self._state = "closed"
-        held = [
-            name
-            for name in backend.reaper.overdue(self._owner)
-            if name not in held_before
-        ]
+        held = backend.reaper.overdue(self._owner)
         if held:
             is_cut = interrupt is not None and not isinstance(settled, SettleTimeout)
             expired = GraceExpired(self.title, self.grace_s, held, is_cut)
             errors.insert(0, expired)
+            backend.reaper.give_up(held, self.grace_s)
         if settled is not None and not isinstance(settled, SettleTimeout):
             errors.insert(0, settled)
         errors += self._runs.unobserved_errors()
@@ -125,10 +121,14 @@ class Session(
             errors.insert(0, lost)
         return errors, interrupt
 
+    def _deadline(self) -> float:
+        """When the one grace for all of the leaving is over."""
+        least = anyio.current_time() + _LEAST_SETTLE_S
+        return max(self._left_at + self.grace_s, least)
+
     async def _settle(self, wait: Callable[[], object]) -> Exception | None:
-        """Wait within what is left of the one grace for all of the leaving."""
-        left_s = self._left_at + self.grace_s - anyio.current_time()
-        return await self.backend.settle(wait, max(left_s, _LEAST_SETTLE_S))
+        """Wait within what is left of it."""
+        return await self.backend.settle(wait, self._deadline() - anyio.current_time())
 
     def _destroy_objects(self, errors: list[Exception]) -> BaseException | None:
         """Destroy what is left; returns the interrupt that came between, if one did."""
@@ -147,6 +147,8 @@ def _closed(
         close()
     except ExceptionGroup as group:
         errors.extend(group.exceptions)
+    except Exception as error:  # noqa: BLE001 - joined to the session's outcome
+        errors.append(error)
     except BaseException as error:  # noqa: BLE001 - raised by the caller
         return error
     return None

@@ -73,6 +73,7 @@ class SessionStreams(SessionCore):
         errors: list[Exception] = []
         if not self._streams.give_back(stream) and isinstance(settled, SettleTimeout):
             errors.append(GraceExpired(name, self.grace_s, (name,)))
+            backend.reaper.give_up((name,), self.grace_s)
         elif settled is not None and not isinstance(settled, SettleTimeout):
             errors.append(settled)
         raise_together(f"leaving {name}", primary, errors)

@@ -250,8 +250,8 @@ async def test_work_submitted_while_a_session_leaves_gets_the_grace() -> None:
     class Late(RecordingBackend):
         """Submits, as another thread would, when the wait has ended."""
 
-        async def wait_open_streams(self, owner: object) -> None:
-            await super().wait_open_streams(owner)  # type: ignore[arg-type]
+        async def wait_for_owner(self, owner: object, deadline: float) -> None:
+            await super().wait_for_owner(owner, deadline)  # type: ignore[arg-type]
             self.hold(None)
             self.fill_buffer(buffer, b"\0")
             group.start_soon(release_soon, self)

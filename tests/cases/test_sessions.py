@@ -31,12 +31,12 @@ class ThreeAwaits(RecordingBackend):
 
     awaited = 0
 
-    async def wait_open_streams(self, owner: Owner) -> None:
+    async def wait_for_owner(self, owner: Owner, deadline: float) -> None:
         """Wait in three parts, as a driver with several queues would."""
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
             self.awaited += 1
-        await super().wait_open_streams(owner)
+        await super().wait_for_owner(owner, deadline)
 
 
 async def leave(backend: ThreeAwaits, way: str, ready: anyio.Event) -> None:

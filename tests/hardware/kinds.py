@@ -133,10 +133,7 @@ class Cuda(Hardware):
     fault_code = 304
     fault_name = "CUDA_ERROR_OPERATING_SYSTEM"
     unfailing = frozenset({"cuEventQuery", "cuStreamQuery"})
-    absorbed = frozenset(
-        # The last is the hub's where it is late, whom nobody asked and nobody hears.
-        {"cuCtxRecordEvent", "cuThreadExchangeStreamCaptureMode", "cuModuleUnload"}
-    )
+    absorbed = frozenset({"cuCtxRecordEvent", "cuThreadExchangeStreamCaptureMode"})
 
     def _open(self, memory_limit_bytes: int | None) -> Backend:
         # Only where it is used: the bindings are not installed everywhere.

@@ -7,13 +7,14 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import Handle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import BackendHooks, EventState, StreamState
 from accy_async.backends.lifetimes import Reaper, ResourceTable
+from accy_async.backends.makers import Makers
 from accy_async.backends.origins import Origin
 from accy_async.backends.resources import Resource
 from accy_async.backends.suspects import accuse
@@ -69,6 +70,7 @@ class BackendCore(BackendHooks):
         self.grace_s = grace_s
         self.serial = next(_serials)  # in which order locks of several are taken
         self._lock = threading.RLock()
+        self._makers = Makers(self._lock, lambda: self._is_closed, self._after_makers)
         self._origin = Origin(self.capabilities.identity, self)
         self._table = ResourceTable(kind, self._free, self._origin)
         self._reaper = Reaper(self._table)
@@ -142,15 +144,41 @@ class BackendCore(BackendHooks):
         self._table.lose()
         return lost
 
-    def _keep_unless_closed(self, resource: Resource) -> Handle:
-        """The handle of a new object, destroyed if the backend closed meanwhile."""
-        resource.owner = self._shared_owner
-        if self._is_closed and self._table.find(resource.handle) is not None:
-            self._table.destroy(resource.handle)
-            raise SessionClosed(
-                f"the backend was closed while {resource.name} was made"
+    def _keep(
+        self,
+        kind: ObjectKind,
+        make_handle: Callable[[int], Handle],
+        payload: object,
+        detail: str = "",
+        *,
+        timeline: Timeline | None = None,
+    ) -> Resource:
+        """Register what was just made, unless the backend was closed meanwhile.
+
+        Closing comes before or after it: so it destroys all that anybody was given.
+
+        Raises:
+            SessionClosed: it was closed before; the object is destroyed.
+        """
+        with self._lock:
+            resource = self._table.add(
+                kind, make_handle, payload, detail, timeline=timeline
             )
-        return resource.handle
+            if self._is_closed:
+                self._table.destroy(resource.handle)
+                raise SessionClosed(
+                    f"the backend was closed while {resource.name} was made"
+                )
+            resource.owner = self._shared_owner
+            if kind is ObjectKind.STREAM:
+                self._streams_by_id[resource.handle.id] = cast("StreamState", payload)
+        return resource
+
+    def _after_makers(self) -> None:
+        """The last call is through that was making something when the backend closed.
+
+        Backends that give their device back do it here, where `close` could not.
+        """
 
     def _stream(self, stream: StreamHandle | None) -> StreamState:
         if stream is None:

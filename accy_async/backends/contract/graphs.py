@@ -36,23 +36,24 @@ class Graphs(BackendCore):
             InvalidArtifact, InvalidBuffer, InvalidEvent: a node uses what is not
                 alive.
         """
-        self._check("create_graph")
-        if not self.capabilities.device_graphs:
-            raise CapabilityMismatch("create_graph: this device has no graphs")
-        with self._lock:
-            objects, every = self._objects_of(request)
-        state = self._open_graph(request, objects)
-        resource = self._table.add(
-            ObjectKind.GRAPH,
-            lambda object_id: GraphHandle(
-                id=object_id, backend=self.kind, origin=self._origin
-            ),
-            state,
-        )
-        with self._lock:
-            self._compose(resource, state, objects, every)
-        # Of what was destroyed meanwhile, it is never launched.
-        return cast("GraphHandle", self._keep_unless_closed(resource))
+        with self._makers:
+            self._check("create_graph")
+            if not self.capabilities.device_graphs:
+                raise CapabilityMismatch("create_graph: this device has no graphs")
+            with self._lock:
+                objects, every = self._objects_of(request)
+            state = self._open_graph(request, objects)
+            with self._lock:
+                resource = self._keep(
+                    ObjectKind.GRAPH,
+                    lambda object_id: GraphHandle(
+                        id=object_id, backend=self.kind, origin=self._origin
+                    ),
+                    state,
+                )
+                # Of what was destroyed meanwhile, it is never launched.
+                self._compose(resource, state, objects, every)
+        return cast("GraphHandle", resource.handle)
 
     def update_graph(self, graph: GraphHandle, request: GraphRequest) -> bool:
         """Change what a graph's nodes are about; launches under way are not affected.

@@ -184,7 +184,7 @@ class Launches(BackendCore):
         Raises:
             As `submit_launch`.
         """
-        epoch = self._table.epoch  # before the checks: closing takes no lock
+        epoch = self._table.epoch  # before the checks: losing takes no lock
         self._check_alive(prepared)
         state = self._stream(stream)
         admit(state, prepared.resources)
@@ -213,7 +213,7 @@ class Launches(BackendCore):
         Raises:
             As `submit_launch`.
         """
-        epoch = self._table.epoch  # before the checks: closing takes no lock
+        epoch = self._table.epoch  # before the checks: losing takes no lock
         self._check_alive(prepared)
         admit(self._stream(stream), prepared.resources)
         self._register(prepared, use, epoch)

@@ -60,20 +60,20 @@ class Memory(Ownership):
             RuntimeUnavailable: the driver or loader refused it.
             OutOfMemory: no room.
         """
-        self._check("load_artifact")
-        payload = self._load(artifact)
-        resource = self._table.add(
-            ObjectKind.ARTIFACT,
-            lambda object_id: LoadedArtifact(
-                id=object_id,
-                backend=self.kind,
-                kernel_name=artifact.kernel_name,
-                origin=self._origin,
-            ),
-            payload,
-            f" ({artifact.kernel_name})",
-        )
-        return cast("LoadedArtifact", self._keep_unless_closed(resource))
+        with self._makers:
+            self._check("load_artifact")
+            resource = self._keep(
+                ObjectKind.ARTIFACT,
+                lambda object_id: LoadedArtifact(
+                    id=object_id,
+                    backend=self.kind,
+                    kernel_name=artifact.kernel_name,
+                    origin=self._origin,
+                ),
+                self._load(artifact),
+                f" ({artifact.kernel_name})",
+            )
+        return cast("LoadedArtifact", resource.handle)
 
     def allocate_buffer(self, byte_size: int, *, alignment: int = 256) -> BufferHandle:
         """Allocate device memory; its contents are undefined.
@@ -96,24 +96,29 @@ class Memory(Ownership):
         if alignment < 1 or alignment & (alignment - 1):
             raise InvalidBuffer(f"alignment: got {alignment}, expected a power of two")
         self._discard_abandoned()
+        with self._makers:
+            self._check("allocate_buffer")
+            resource = self._keep(
+                ObjectKind.BUFFER,
+                lambda object_id: BufferHandle(
+                    id=object_id,
+                    backend=self.kind,
+                    byte_size=byte_size,
+                    origin=self._origin,
+                ),
+                self._allocate_or_reclaim(byte_size, alignment),
+                f" ({byte_size} bytes)",
+            )
+        return cast("BufferHandle", resource.handle)
+
+    def _allocate_or_reclaim(self, byte_size: int, alignment: int) -> object:
+        """Get device memory, if need be from what waits to be freed."""
         try:
-            payload = self._allocate(byte_size, alignment)
+            return self._allocate(byte_size, alignment)
         except OutOfMemory:
             if not self._reclaim():
                 raise
-            payload = self._allocate(byte_size, alignment)
-        resource = self._table.add(
-            ObjectKind.BUFFER,
-            lambda object_id: BufferHandle(
-                id=object_id,
-                backend=self.kind,
-                byte_size=byte_size,
-                origin=self._origin,
-            ),
-            payload,
-            f" ({byte_size} bytes)",
-        )
-        return cast("BufferHandle", self._keep_unless_closed(resource))
+        return self._allocate(byte_size, alignment)
 
     def _reclaim(self) -> bool:
         """Free what nobody uses any more; True if that freed anything."""

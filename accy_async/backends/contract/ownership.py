@@ -163,17 +163,53 @@ class Ownership(BackendCore):
     def close(self) -> None:
         """Destroy every object left, newest first, and refuse further calls.
 
-        Idempotent, and waits for nothing: busy objects go to the reaper.
+        Idempotent, and waits for nothing: busy objects go to the reaper, and a call of
+        another thread that is making one right now ends with `SessionClosed`. The
+        device itself is given back once nothing is in use any more.
 
         Raises:
-            ExceptionGroup: the device refused to destroy some; all the others
-                were destroyed nevertheless.
+            ExceptionGroup: the device refused to destroy some, now or earlier, when
+                nobody was told; all the others were destroyed nevertheless.
         """
-        if self._is_forked or self._is_closed:
+        if self._is_forked:
             return
-        self._is_closed = True
-        self._table.renew_epoch()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._table.renew_epoch()
+        errors: list[Exception] = []
+        interrupt: BaseException | None = None
+        for step in (self._destroy_rest, self._end):
+            try:
+                step()
+            except ExceptionGroup as group:
+                errors += group.exceptions
+            except Exception as error:  # noqa: BLE001 - raised below, all together
+                errors.append(error)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = interrupt or error
+        if interrupt is not None:
+            raise interrupt
+        errors += self._table.refusals.close()
+        if errors:
+            raise ExceptionGroup("some objects could not be destroyed", errors)
+
+    def _destroy_rest(self) -> None:
         self._destroy_all(self._table.living())
+
+    def _end(self) -> None:
+        """Give back what the backend has besides its objects, as far as that can be.
+
+        What is still in use is seen to later.
+        """
+
+    def untold_refusals(self, owner: Owner) -> list[Exception]:
+        """What an owner's objects could not be freed with, which nobody was told yet.
+
+        These were destroyed while in use. Of owners that have left before, too.
+        """
+        return self._table.refusals.take(owner)
 
     @property
     def base(self) -> Backend:
@@ -199,18 +235,19 @@ class Ownership(BackendCore):
         """Say whose an object is from now on.
 
         Raises:
-            SessionClosed: the owner has left; the object was destroyed.
+            SessionClosed: the owner has left, or the backend was closed; the object
+                was destroyed.
             InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent: it is not
                 alive.
         """
-        resource = self._table.find(handle)
-        if resource is not None:
-            resource.owner = owner
-        if owner.is_ended:  # or has ended right now, and took the object along or not
+        with self._lock:  # leaving and closing come before or after it
+            if not (owner.is_ended or self._is_closed):
+                self._table.get(handle).owner = owner
+                return
             self.discard(handle)
-            name = f"{kind_of(handle).singular} {handle.id}"
-            raise SessionClosed(f"{owner.name} was left; {name} was destroyed")
-        self._table.get(handle)
+        name = f"{kind_of(handle).singular} {handle.id}"
+        what = f"{owner.name} was left" if owner.is_ended else "the backend was closed"
+        raise SessionClosed(f"{what}; {name} was destroyed")
 
     def close_owner(self, owner: Owner) -> None:
         """Destroy every living object of an owner, newest first; it gets no more.

@@ -70,28 +70,30 @@ class Sharing(Streams, Memory):
         if byte_size < 0:
             raise InvalidBuffer(f"byte_size: got {byte_size}, expected 0 or more")
         self._discard_abandoned()
-        if byte_size and not is_checked:
-            self._check_address(address)
-        payload = self._borrow(address if byte_size else 0, byte_size, keeper)
-        if exchange is None and stream is not None:
-            exchange = self._follow_number(stream_number(stream))
-        with self._lock:
-            resource = self._table.add(
-                ObjectKind.BUFFER,
-                lambda object_id: BufferHandle(
-                    id=object_id,
-                    backend=self.kind,
-                    byte_size=byte_size,
-                    ownership=BufferOwnership.EXTERNAL,
-                    is_read_only=is_read_only,
-                    origin=self._origin,
-                ),
-                payload,
-                f" ({byte_size} bytes, borrowed)",
-            )
-            if exchange is not None:
-                self._arrive(resource, exchange)
-        return cast("BufferHandle", self._keep_unless_closed(resource))
+        with self._makers:
+            self._check("adopt_buffer")
+            if byte_size and not is_checked:
+                self._check_address(address)
+            payload = self._borrow(address if byte_size else 0, byte_size, keeper)
+            if exchange is None and stream is not None:
+                exchange = self._follow_number(stream_number(stream))
+            with self._lock:
+                resource = self._keep(
+                    ObjectKind.BUFFER,
+                    lambda object_id: BufferHandle(
+                        id=object_id,
+                        backend=self.kind,
+                        byte_size=byte_size,
+                        ownership=BufferOwnership.EXTERNAL,
+                        is_read_only=is_read_only,
+                        origin=self._origin,
+                    ),
+                    payload,
+                    f" ({byte_size} bytes, borrowed)",
+                )
+                if exchange is not None:
+                    self._arrive(resource, exchange)
+        return cast("BufferHandle", resource.handle)
 
     def exchange_stream(self) -> tuple[StreamState | None, int]:
         """A stream for a producer to have waiting for its writes, and its number.
@@ -101,7 +103,8 @@ class Sharing(Streams, Memory):
         self._check("exchange_stream")
         if not self.exchanges_streams:
             return None, -1
-        with self._lock:
+        with self._makers, self._lock:
+            self._check("exchange_stream")
             state = self._open_exchange()
         return state, self._stream_number(state)
 
@@ -130,8 +133,6 @@ class Sharing(Streams, Memory):
                 "adopt_stream: the per-thread default stream is another one on each "
                 "thread; expected a stream that is one"
             )
-        state = self._borrow_stream(number, stream if keeper is None else keeper)
-        state.is_borrowed = True
 
         def make_handle(object_id: int) -> StreamHandle:
             state.id = object_id
@@ -143,15 +144,18 @@ class Sharing(Streams, Memory):
                 origin=self._origin,
             )
 
-        resource = self._table.add(
-            ObjectKind.STREAM,
-            make_handle,
-            state,
-            " (borrowed)",
-            timeline=state.timeline,
-        )
-        self._streams_by_id[resource.handle.id] = state
-        return cast("StreamHandle", self._keep_unless_closed(resource))
+        with self._makers:
+            self._check("adopt_stream")
+            state = self._borrow_stream(number, stream if keeper is None else keeper)
+            state.is_borrowed = True
+            resource = self._keep(
+                ObjectKind.STREAM,
+                make_handle,
+                state,
+                " (borrowed)",
+                timeline=state.timeline,
+            )
+        return cast("StreamHandle", resource.handle)
 
     def _let_go(self, resource: Resource) -> bool:
         """See `Ownership._let_go`; what is borrowed is let go of unasked."""

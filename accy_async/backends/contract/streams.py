@@ -24,9 +24,7 @@ class Streams(BackendCore):
             priority: 0 is normal, lower is more urgent; the nearest one the
                 device has is taken.
         """
-        self._check("create_stream")
         nearest = self.capabilities.clamp_priority(priority)
-        state = self._open_stream(nearest, "a stream")
 
         def make_handle(object_id: int) -> StreamHandle:
             state.id = object_id
@@ -35,26 +33,29 @@ class Streams(BackendCore):
                 id=object_id, backend=self.kind, priority=nearest, origin=self._origin
             )
 
-        resource = self._table.add(
-            ObjectKind.STREAM, make_handle, state, timeline=state.timeline
-        )
-        self._streams_by_id[resource.handle.id] = state
-        return cast("StreamHandle", self._keep_unless_closed(resource))
+        with self._makers:
+            self._check("create_stream")
+            state = self._open_stream(nearest, "a stream")
+            resource = self._keep(
+                ObjectKind.STREAM, make_handle, state, timeline=state.timeline
+            )
+        return cast("StreamHandle", resource.handle)
 
     def create_event(self, *, timing: bool = False) -> EventHandle:
         """Open an event; with ``timing``, it also takes the device's time."""
-        self._check("create_event")
-        resource = self._table.add(
-            ObjectKind.EVENT,
-            lambda object_id: EventHandle(
-                id=object_id,
-                backend=self.kind,
-                has_timing=timing,
-                origin=self._origin,
-            ),
-            self._open_event(has_timing=timing),
-        )
-        return cast("EventHandle", self._keep_unless_closed(resource))
+        with self._makers:
+            self._check("create_event")
+            resource = self._keep(
+                ObjectKind.EVENT,
+                lambda object_id: EventHandle(
+                    id=object_id,
+                    backend=self.kind,
+                    has_timing=timing,
+                    origin=self._origin,
+                ),
+                self._open_event(has_timing=timing),
+            )
+        return cast("EventHandle", resource.handle)
 
     def record_event(
         self, event: EventHandle, stream: StreamHandle | None = None

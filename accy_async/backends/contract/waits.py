@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -104,42 +104,54 @@ class Waits(Streams, Ownership):
             [Mark(line, line.submitted) for line in self._timelines()]
         )
 
-    async def wait_open_streams(self, owner: Owner) -> None:
+    async def wait_for_owner(self, owner: Owner, deadline: float) -> None:
         """`wait_device` for an owner that leaves: it tells what nobody was told yet.
 
         One that is alone on the device answers for all of its work, those beside
-        others for what uses their own objects. Streams destroyed already are left
-        out: whoever destroyed a busy one had its grace to wait for it.
+        others for what uses their own objects: also for what was destroyed in the midst
+        of it. What a cleanup has spent its grace on before, in vain, has that much less
+        of this one (see `Reaper.give_up`).
+
+        Args:
+            owner: who leaves.
+            deadline: until when, on the clock of `anyio.current_time`.
 
         Raises:
             DeviceError: work failed that no wait has told of.
             ExceptionGroup: such work failed on several streams.
+
+        Cancellation: only the wait stops.
         """
-        self._check("wait_open_streams")
-        retired = {resource.timeline for resource in self._table.retired()}
-        lines = [line for line in self._timelines() if line not in retired]
+        self._check("wait_for_owner")
+        lines = self._timelines()
         if self._owners <= {owner}:
             marks = [Mark(line, line.submitted) for line in lines]
         else:
             marks = self._last_uses_by(owner, lines)
-        await self._wait_marks(marks, only_untold=True)
+        in_time = [mark for mark in marks if await _is_in_time(mark, deadline)]
+        await self._wait_marks(in_time, only_untold=True)
 
-    async def wait_retired(self, owner: Owner, known: Collection[str] = ()) -> None:
+    async def wait_retired(self, owner: Owner, deadline: float) -> None:
         """Return when the reaper holds nothing of an owner's; it tells no failure.
 
         Args:
             owner: whose objects.
-            known: names of those not to be waited for.
+            deadline: until when, as for `wait_for_owner`.
 
         Cancellation: only the wait stops.
         """
         self._check("wait_retired")
         for resource in self._table.retired(owner):
-            if resource.name in known or resource.is_exported:
-                continue
-            while (blocker := resource.blocker()) is not None:
-                await Mark(*blocker).wait_reached()
+            while not resource.is_exported and (blocker := resource.blocker()):
+                mark = Mark(*blocker)
+                if not await _is_in_time(mark, deadline):
+                    break
+                await mark.wait_reached()
         self._table.sweep()
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Do what was put off until the device stands still, if it does."""
 
     def _last_uses_by(self, owner: Owner, lines: list[Timeline]) -> list[Mark]:
         """How far each of these streams has to come to be done with an owner's work."""
@@ -209,3 +221,16 @@ class Waits(Streams, Ownership):
                 return error
             return None
         return SettleTimeout(f"the device did not finish within {grace:g} s")
+
+
+async def _is_in_time(mark: Mark, deadline: float) -> bool:
+    """False for what a cleanup waited for in vain, if it is not reached even now.
+
+    It has until the deadline, less the time that it had before.
+    """
+    waited_s = mark.timeline.waited_in_vain(mark.position)
+    if not waited_s or mark.is_reached:
+        return True
+    with anyio.CancelScope(deadline=deadline - waited_s):
+        await mark.wait_reached()
+    return mark.is_reached

@@ -106,25 +106,15 @@ class CpuBackend(CpuPeers):
         """The sizes of all buffers not freed yet, together."""
         return self._allocator.bytes_in_use
 
-    def close(self) -> None:
-        """Destroy every object left, newest first, and refuse further calls.
+    def _end(self) -> None:
+        """Have the threads end when what was submitted is done."""
+        self._after_makers()
+        self._pool.close()
+        self._leaving.detach()
 
-        Idempotent, and waits for nothing: busy objects go to the reaper, and the
-        threads end when what was submitted is done.
-
-        Raises:
-            ExceptionGroup: some objects could not be destroyed; all the others
-                were destroyed nevertheless.
-        """
-        if self._is_forked or self._is_closed:
-            return
-        try:
-            super().close()
-        finally:
-            for stream in (self._default, *self._exchange):
-                cast("CpuStream", stream).stop()
-            self._pool.close()
-            self._leaving.detach()
+    def _after_makers(self) -> None:
+        for stream in (self._default, *self._exchange):
+            cast("CpuStream", stream).stop()
 
     # Hooks
 

@@ -146,8 +146,13 @@ class CpuStream(StreamState):
             self._start()
 
     def stop(self) -> None:
-        """Let the thread end when the queue is empty; any thread, waits for nothing."""
+        """Let the thread end when the queue is empty; any thread, waits for nothing.
+
+        Idempotent.
+        """
         with self._lock:
+            if self._is_stopping:
+                return
             self._is_stopping = True
             if self._thread is not None:
                 self._queue.put(None)
@@ -182,7 +187,7 @@ class CpuStream(StreamState):
             # While the thread waits it keeps no operation, thus no memory, alive.
             del operation
             self.timeline.complete(position)
-            self._free_idle(position)
+            self._sweep()
 
     def _run(self, operation: Operation) -> None:
         timeline = self.timeline
@@ -205,14 +210,6 @@ class CpuStream(StreamState):
                 guard.failed(error)
         elif error is not None:
             timeline.fail(position, error)
-
-    def _free_idle(self, position: int) -> None:
-        try:
-            self._sweep()
-        except Exception as cause:  # noqa: BLE001 - as in _run
-            error = DeviceError(f"freeing an object failed: {cause}", call="destroy")
-            error.__cause__ = cause.with_traceback(None)
-            self.timeline.fail(position, error)
 
     def _may_end(self) -> bool:
         """True, and the thread must end, if nothing was submitted meanwhile."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -24,7 +25,7 @@ from accy_async.backends.cuda.memory import (
     DevicePool,
     PinnedPool,
 )
-from accy_async.backends.cuda.modules import CudaKernel, LateUnloads, load_kernel
+from accy_async.backends.cuda.modules import LateUnloads, load_kernel
 from accy_async.backends.cuda.objects import CudaEvent, CudaStream
 from accy_async.backends.cuda.peers import CudaPeers
 from accy_async.backends.cuda.timeline import CudaTimeline
@@ -121,33 +122,25 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         """Give memory that is not in use back to the device, down to that much."""
         self._pool.trim(keep_bytes)
 
-    def close(self) -> None:
-        """Destroy every object left, newest first, and refuse further calls.
+    def _end(self) -> None:
+        """Give the context back, or have the hub do so when nothing is in use."""
+        lines = [cast("CudaTimeline", line) for line in self._timelines()]
+        busy = [line for line in lines if not line.is_idle]  # asks the driver
+        self._table.sweep()
+        self._give_back()
+        if not self._is_given_back:  # then the hub tries again when these are done
+            for line in busy or lines:
+                line.finish_with(line.submitted, _nothing)
 
-        Idempotent, and waits for nothing: busy objects go to the reaper. The
-        context is given back once nothing is in use any more.
-
-        Raises:
-            ExceptionGroup: the device refused to destroy some; all the others
-                were destroyed nevertheless.
-        """
-        if self._is_forked or self._is_closed:
-            return
-        try:
-            super().close()
-        finally:
-            lines = [cast("CudaTimeline", line) for line in self._timelines()]
-            busy = [line for line in lines if not line.is_idle]  # asks the driver
-            self._table.sweep()
-            self._give_back()
-            if not self._is_given_back:  # then the hub tries again when these are done
-                for line in busy or lines:
-                    line.finish_with(line.submitted, _nothing)
+    def _after_makers(self) -> None:
+        self._after_completion()
 
     def _give_back(self) -> None:
         """End the hub and give the context back, if nothing is in use any more."""
         with self._lock:
             if self._is_given_back:
+                return
+            if self._makers:  # the last of them tries again
                 return
             if self._lost is not None:  # what there was went with the context
                 self._is_given_back = True
@@ -169,7 +162,7 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
                 "giving the device back",
                 (
                     self._take_back_access,
-                    self._unloads.unload,
+                    partial(self._unloads.unload, self._note_refusal),
                     self._conditions.unload,
                     *streams,
                     self._close_exchange,
@@ -179,8 +172,15 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
                 ),
             )
 
-    def _unload_if_idle(self) -> None:
-        """Unload what was to be unloaded, if nothing is at work on the device."""
+    def _unload_if_idle(
+        self, refused: Callable[[Resource, Exception], object] | None = None
+    ) -> None:
+        """Unload what was to be unloaded, if nothing is at work on the device.
+
+        Args:
+            refused: told of each kernel that the driver refuses; kept for whose it was
+                if left out.
+        """
         if not self._unloads or self._lost is not None:
             return
         with self._lock:  # no submission comes between
@@ -188,7 +188,33 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
                 return
             lines = self._timelines()
             if all(line.is_idle for line in lines) and self._is_context_idle():
-                self._unloads.unload()
+                self._unloads.unload(refused or self._note_refusal)
+
+    def _note_refusal(self, kernel: Resource, error: Exception) -> None:
+        what = f"unloading the module of {kernel.name}, which was destroyed before"
+        self._table.refusals.note(kernel.owner, error, what)
+
+    def _unload(self, kernel: Resource) -> None:
+        """Unload a kernel's module, now or when the device stands still.
+
+        Raises:
+            AccyError: the driver refused it now.
+        """
+        mine: list[Exception] = []
+
+        def refused(other: Resource, error: Exception) -> None:
+            if other is kernel:
+                mine.append(error)
+            else:
+                self._note_refusal(other, error)
+
+        self._unloads.add(kernel)
+        self._unload_if_idle(refused)
+        if mine:
+            raise mine[0]
+
+    def _tidy(self) -> None:
+        self._unload_if_idle()
 
     # Hooks
 
@@ -250,8 +276,7 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         elif resource.kind is ObjectKind.BUFFER:
             self._pool.free(cast("DeviceMemory", resource.payload))
         elif resource.kind is ObjectKind.ARTIFACT:
-            self._unloads.add(cast("CudaKernel", resource.payload))
-            self._unload_if_idle()
+            self._unload(resource)
         elif resource.kind is ObjectKind.GRAPH:
             self._close_graph(cast("CudaGraph", resource.payload))
         elif resource.kind is ObjectKind.STREAM:

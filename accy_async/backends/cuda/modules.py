@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from accy_async.artifact.formats import ArtifactFormat
-from accy_async.backends.cleanup import do_all
 from accy_async.errors import AccyError, InvalidArtifact
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from accy_async.artifact.kernel import KernelArtifact
     from accy_async.backends.cuda.context import CudaContext
+    from accy_async.backends.resources import Resource
 
 __all__ = ["CudaKernel", "LateUnloads", "load_kernel"]
 
@@ -71,20 +72,28 @@ class LateUnloads:
 
     def __init__(self, context: CudaContext) -> None:
         self._context = context
-        self._modules: list[Any] = []
+        self._kernels: list[Resource] = []
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._kernels)
 
-    def add(self, kernel: CudaKernel) -> None:
-        """Have the kernel's module unloaded later."""
-        self._modules.append(kernel.module)
+    def add(self, kernel: Resource) -> None:
+        """Have a kernel's module unloaded later."""
+        self._kernels.append(kernel)
 
-    def unload(self) -> None:
-        """Unload them all; nothing may be at work on the device."""
+    def unload(self, refused: Callable[[Resource, Exception], object]) -> None:
+        """Unload them all; nothing may be at work on the device.
+
+        Args:
+            refused: told of each kernel whose module the driver refuses to unload.
+        """
         self._context.make_current()
-        modules, self._modules = self._modules, []
-        do_all("unloading modules", [partial(self._unload, one) for one in modules])
+        kernels, self._kernels = self._kernels, []
+        for kernel in kernels:
+            try:
+                self._unload(cast("CudaKernel", kernel.payload).module)
+            except AccyError as error:
+                refused(kernel, error)
 
     def _unload(self, module: Any) -> None:  # noqa: ANN401
         with self._context.relaxed():

@@ -228,8 +228,9 @@ class CudaWaiting(Backend):
             self._unload_if_idle()
             if self._is_closed:
                 self._give_back()
-        except (AccyError, ExceptionGroup):
-            return  # nobody asked; a device that is lost tells everybody who does
+        except (AccyError, ExceptionGroup) as error:
+            # Nobody asked; a device that is lost tells everybody who does.
+            self._table.refusals.note(None, error, "giving the device back")
 
     def _after_loan(self) -> None:
         self._after_completion()

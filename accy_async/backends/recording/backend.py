@@ -318,7 +318,7 @@ class RecordingBackend(RecordingScript):
         self._note_wait("wait_device", SyncScope.DEVICE)
         await super().wait_device()
 
-    async def wait_open_streams(self, owner: Owner) -> None:
-        """Record the call as ``wait_device``; see `Backend.wait_open_streams`."""
+    async def wait_for_owner(self, owner: Owner, deadline: float) -> None:
+        """Record the call as ``wait_device``; see `Backend.wait_for_owner`."""
         self._note_wait("wait_device", SyncScope.DEVICE)
-        await super().wait_open_streams(owner)
+        await super().wait_for_owner(owner, deadline)

@@ -154,27 +154,20 @@ class VulkanBackend(VulkanGraphs):
         """Give memory that is not in use back to the device, down to that much."""
         self._allocator.trim(keep_bytes)
 
-    def close(self) -> None:
-        """Destroy every object left, newest first, and refuse further calls.
-
-        Idempotent, and waits for nothing: busy objects go to the reaper. The device
-        is given back once nothing is in use any more.
-
-        Raises:
-            ExceptionGroup: the device refused to destroy some; all the others
-                were destroyed nevertheless.
-        """
-        if self._is_forked or self._is_closed:
-            return
+    def _end(self) -> None:
+        """Give the device back, or have the hub do so when nothing is in use."""
         try:
-            super().close()
-        finally:
             if self._finishing.acquire(blocking=False):
                 try:
                     self.finish()
                 finally:
                     self._finishing.release()
+        finally:
             self._hub.ring()  # which sees to what is still at work
+
+    def _after_makers(self) -> None:
+        self.after()
+        self._hub.ring()
 
     def leave(self) -> None:
         """The hub's thread ends: it does what it was waited for with."""
@@ -189,7 +182,7 @@ class VulkanBackend(VulkanGraphs):
         with self._lock:
             if self._is_given_back or not self._is_closed:
                 return
-            if self._table.living() or self._reaper:
+            if self._table.living() or self._reaper or self._makers:
                 return
             if self._stalled or any(queue.flying for queue in self._queues):
                 return

@@ -326,7 +326,12 @@ class SpanningPlan(ClosedOnExit):
                 late.append(f"a part on {backend.device}")
         if late:
             errors.append(GraceExpired("a prepared plan", self._grace_s, late))
+            reapers = [seat.backend.reaper for seat in self._seats]
+            held_before = [reaper.held() for reaper in reapers]
             self.close_now(errors)
+            for reaper, before in zip(reapers, held_before, strict=True):
+                held = set(reaper.held()).difference(before)
+                reaper.give_up(held, self._grace_s)
 
     def _raise(self, primary: BaseException | None, errors: list[Exception]) -> None:
         if primary is None and len(errors) > 1:
