@@ -97,6 +97,8 @@ class SessionArrays(SessionCore):
                 target.free()
             except Exception as refused:  # noqa: BLE001 - raised together below
                 errors.append(refused)
+            if isinstance(error, InvalidBuffer):
+                self._check("upload")  # its end took the array that nobody had yet
             raise_together("upload", error, errors)
             raise
         return target

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import anyio.lowlevel
+import numpy as np
 import pytest
 import trio.testing
 
@@ -14,7 +17,7 @@ from accy_async.backends.handles import BufferHandle, ObjectKind, StreamHandle
 from accy_async.backends.launch import LaunchRequest
 from accy_async.backends.loading import load_entry
 from accy_async.backends.resources import Resource
-from accy_async.errors import DeviceError, GraceExpired
+from accy_async.errors import DeviceError, GraceExpired, SessionClosed
 from accy_async.session import Session
 from tests.graphs.parts import KERNEL
 
@@ -245,3 +248,21 @@ async def test_what_is_refused_after_closing_is_logged(
     assert "freeing buffer 1 (8 bytes), which was destroyed while in use" in (
         record.getMessage()
     )
+
+
+async def test_an_upload_that_the_session_leaves_behind_says_so() -> None:
+    """Its array was made, and taken by the end of the session before it was filled."""
+
+    class Left(RecordingBackend):
+        """Leaves its sessions between an allocation and a write."""
+
+        def write_buffer(self, *arguments: Any, **options: Any) -> int:
+            session._state = "draining"
+            for owner in set(self._owners):
+                self.close_owner(owner)
+            return super().write_buffer(*arguments, **options)
+
+    async with open_session(Left()) as session:
+        with pytest.raises(SessionClosed, match="upload"):
+            await session.upload(np.zeros(4, np.float32))
+    assert session.live_objects() == NOTHING
