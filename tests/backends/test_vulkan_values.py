@@ -211,7 +211,7 @@ def families(*flags: int) -> list[FoundFamily]:
 
 def test_a_device_with_one_family_does_everything_there() -> None:
     kernels, copies = choose_families(families(GRAPHICS | COMPUTE | TRANSFER))
-    assert kernels == QueueFamily(index=0, count=4, timestamp_bits=64)
+    assert kernels == QueueFamily(0, 4, timestamp_bits=64, urgent=1)
     assert copies is None
     for most, count in ((1, 1), (10, 10), (99, 16)):
         kernels, _ = choose_families(families(GRAPHICS | COMPUTE | TRANSFER), most)
@@ -231,6 +231,13 @@ def test_kernels_and_copies_go_where_least_else_is_done() -> None:
     assert copies == QueueFamily(index=2, count=1, can_compute=False)
     kernels, copies = choose_families(found[:2])
     assert (kernels.index, copies and copies.index) == (0, 1)
+
+
+def test_of_several_queues_one_is_for_urgent_streams() -> None:
+    found = families(COMPUTE)
+    for most, expected in ((1, [0.0]), (2, [0.0, 1.0]), (4, [0.0, 0.0, 0.0, 1.0])):
+        kernels, _ = choose_families([attrs.evolve(found[0], count=8)], most)
+        assert kernels.priorities == expected
 
 
 # Types of memory
@@ -301,6 +308,15 @@ def test_chains_share_their_barriers() -> None:
     """Two chains of three, one given after the other, have three levels."""
     nodes = body((), (0,), (1,), (), (3,), (4,))
     assert laid_out(nodes) == [[(0, 3), (1, 4), (2, 5)]]
+
+
+def test_urgent_nodes_begin_first_in_their_level() -> None:
+    nodes = body((), (), (0,), (), (3,))
+    urgent = tuple(
+        attrs.evolve(node, priority=-1 if place > 2 else 0)
+        for place, node in enumerate(nodes)
+    )
+    assert laid_out(urgent) == [[(3, 0, 1), (4, 2)]]
 
 
 def test_what_comes_to_no_command_takes_no_level() -> None:

@@ -1,6 +1,6 @@
 """Several queues: what crosses from one to another is waited for.
 
-A device with one queue gets three of ours over it, each with a semaphore of its own.
+A device with one queue gets four of ours over it, each with a semaphore of its own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from accy_async.backends.completion import Completion
+from accy_async.backends.devicegraph import GraphNode, GraphRequest
 from accy_async.backends.loops import current_bell
 from accy_async.backends.vulkan import VulkanBackend, streams
 from accy_async.backends.vulkan.device import VulkanDevice as NativeDevice
 from accy_async.backends.vulkan.families import QueueFamily
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.graph import LaunchGraphBuilder, LaunchOptions
 from accy_async.session import open_session
 from tests.conformance.devices import VulkanDevice
 from tests.graphs.programs import Program
@@ -28,7 +31,7 @@ from tests.vulkan.test_runs import kernels
 
 pytestmark = pytest.mark.vulkan
 
-QUEUES = 3
+QUEUES = 4
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +40,7 @@ def several_queues(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def create_and_pretend(device: NativeDevice) -> None:
         create(device)
-        device.family = attrs.evolve(device.family, count=QUEUES)
+        device.family = attrs.evolve(device.family, count=QUEUES, urgent=1)
 
     def same_queue(device: NativeDevice, family: int, index: int) -> Any:
         assert index < QUEUES
@@ -58,11 +61,70 @@ def device() -> Iterator[VulkanDevice]:
 async def test_streams_are_spread_over_the_queues(device: VulkanDevice) -> None:
     streams = [device.backend.create_stream() for _ in range(2 * QUEUES)]
     found = [device.vulkan._stream(stream).queue for stream in streams]  # type: ignore[attr-defined]
-    # But not over the queue that copies alone.
-    assert set(found) == set(device.vulkan._computing)
+    # But not over those for urgent streams, and for copies alone.
+    assert set(found) == set(device.vulkan._computing[:-1])
     for stream in streams:
         device.backend.destroy(stream)
     assert sum(queue.streams for queue in device.vulkan._queues) == 1
+
+
+@pytest.mark.anyio
+async def test_urgent_streams_have_a_queue_of_their_own(device: VulkanDevice) -> None:
+    backend = device.backend
+    assert backend.capabilities.priorities == (0, -1)
+    stream = backend.create_stream(priority=-5)
+    assert stream.priority == -1
+    urgent = device.vulkan._computing[-1]
+    assert device.vulkan._stream(stream).queue is urgent  # type: ignore[attr-defined]
+    lazy = backend.create_stream(priority=5)
+    assert lazy.priority == 0
+    assert device.vulkan._stream(lazy).queue is not urgent  # type: ignore[attr-defined]
+
+
+@pytest.mark.anyio
+async def test_graphs_go_where_all_of_their_launches_are_urgent(
+    device: VulkanDevice,
+) -> None:
+    """In order with what their stream does before and after, elsewhere."""
+    backend, urgent = device.vulkan, device.vulkan._computing[-1]
+    stream, buffer = backend.create_stream(), device.write([0])
+    await backend.wait_default_stream()
+    mix = backend.prepare_launch(
+        device.request("mix", [buffer], [ScalarArgument.u32(1)])
+    )
+    first, second = GraphNode(mix, priority=-1), GraphNode(mix, (0,))
+    for body, submitted in (
+        ((first, attrs.evolve(second, priority=-2)), 1),
+        ((first, second), 0),
+    ):
+        graph, before = backend.create_graph(GraphRequest(body)), urgent.submitted
+        expected = 0
+        backend.fill_buffer(buffer, b"\0", stream=stream)
+        for tag in range(1, 9):
+            device.mix(buffer, tag, stream)
+            backend.launch_graph(graph, stream)
+            expected = (expected * 31 + tag) * 31 * 31 + 31 + 1
+        assert await device.read(buffer, stream) == [expected % 2**32]
+        assert urgent.submitted - before == 8 * submitted
+
+
+@pytest.mark.anyio
+async def test_urgent_nodes_of_plans_run_there(device: VulkanDevice) -> None:
+    urgent = device.vulkan._computing[-1]
+    async with open_session(device.vulkan) as session:
+        for lowering in ("never", "always"):
+            before = urgent.submitted
+            b = LaunchGraphBuilder()
+            x = b.buffer("x", DType.U32, 1)
+            b.fill(x, 3, priority=-1)
+            count = (ScalarArgument.u32(1),)
+            add = kernels().add
+            b.kernel(add, [x.write, x.read, x.read], count, priority=-1)
+            array = session.allocate(1, DType.U32)
+            options = LaunchOptions(lowering=lowering)
+            await session.run(b.build(), {"x": array}, options)
+            assert (await session.download(array)).tolist() == [6]
+            assert urgent.submitted > before
 
 
 @pytest.mark.anyio

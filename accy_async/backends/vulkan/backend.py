@@ -15,9 +15,10 @@ from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
 from accy_async.backends.vulkan.device import VulkanDevice
 from accy_async.backends.vulkan.families import DEFAULT_QUEUES
 from accy_async.backends.vulkan.graphs import VulkanGraph, VulkanGraphs
-from accy_async.backends.vulkan.hub import Hub, wait_for
+from accy_async.backends.vulkan.hub import Hub
 from accy_async.backends.vulkan.kernels import VulkanKernel, load_kernel
 from accy_async.backends.vulkan.launching import Launch, VulkanLaunch
+from accy_async.backends.vulkan.leaving import leave
 from accy_async.backends.vulkan.memory import Allocator, MemoryKind, VulkanMemory
 from accy_async.backends.vulkan.operations import (
     Copy,
@@ -31,7 +32,6 @@ from accy_async.backends.vulkan.operations import (
 from accy_async.backends.vulkan.queue import VulkanQueue
 from accy_async.backends.vulkan.recorder import Recorder
 from accy_async.backends.vulkan.regions import Pattern
-from accy_async.backends.vulkan.results import VkResult
 from accy_async.backends.vulkan.status import StatusWords
 from accy_async.backends.vulkan.streams import VulkanStream
 from accy_async.backends.vulkan.timeline import VulkanTimeline
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["VulkanBackend"]
 
 _QUEUES = "an integer from 1 on"
-_LEAVING_S = 2.0
-"""How long an interpreter that exits waits for what is still at work."""
 
 
 class VulkanBackend(VulkanGraphs):
@@ -131,7 +129,7 @@ class VulkanBackend(VulkanGraphs):
         except BaseException:
             self._device.destroy()
             raise
-        weakref.finalize(self, _leave, self._device, self._hub, self._queues)
+        weakref.finalize(self, leave, self._device, self._hub, self._queues)
 
     def _queue(self, family: QueueFamily, index: int) -> VulkanQueue:
         return VulkanQueue(self._device, family, index, self._opened)
@@ -330,9 +328,9 @@ class VulkanBackend(VulkanGraphs):
             self._submit_launch(on, position, launch, prepared.label, guard, recorder)
 
     def _open_stream(self, priority: int, name: str) -> StreamState:
-        del priority  # there is one
-        queue = min(self._computing, key=lambda one: one.streams)
-        return VulkanStream(VulkanTimeline(name, self), queue, self._copying)
+        queue = self._queue_for(priority)
+        line = VulkanTimeline(name, self)
+        return VulkanStream(line, queue, self._copying, priority)
 
     def _open_event(self, *, has_timing: bool) -> EventState:
         return VulkanEvent(has_timing=has_timing, source=self._clock.source)
@@ -374,24 +372,3 @@ class VulkanBackend(VulkanGraphs):
 
     def _find_for_launch(self, handle: Handle) -> Resource | None:
         return self._table.get(handle)
-
-
-def _leave(device: VulkanDevice, hub: Hub, queues: list[VulkanQueue]) -> None:
-    """Give back the device of a backend that nobody has closed.
-
-    What is at work is waited for, not for ever: then it is left to the system.
-    """
-    if device.is_inherited:
-        return
-    # Its thread may be giving the device back at this moment: the interpreter must not
-    # be gone before.
-    has_stopped = hub.stop(_LEAVING_S)
-    if device.is_destroyed:
-        return
-    for queue in queues:
-        pairs = [(queue.semaphore, queue.submitted)]
-        result = wait_for(device, pairs, int(_LEAVING_S * 1e9))
-        if result == VkResult.TIMEOUT:
-            return
-    if has_stopped:
-        device.destroy()

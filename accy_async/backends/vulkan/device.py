@@ -204,7 +204,7 @@ class VulkanDevice:
                 "VkDeviceQueueCreateInfo",
                 queueFamilyIndex=family.index,
                 queueCount=family.count,
-                pQueuePriorities=vulkan.array("float", [1.0] * family.count),
+                pQueuePriorities=vulkan.array("float", family.priorities),
             )
             for family in families
         ]

@@ -29,13 +29,28 @@ class FoundFamily:
 class QueueFamily:
     """Queues that are used: of which family, how many, and how they tell time.
 
-    ``timestamp_bits`` says how many bits of a time stamp are valid, 0 for none.
+    Attributes:
+        index: the family's number.
+        count: how many queues.
+        timestamp_bits: how many bits of a time stamp are valid, 0 for none.
+        can_compute: whether kernels run on them.
+        urgent: so many of them, the last ones, are for urgent streams.
     """
 
     index: int
     count: int
     timestamp_bits: int = 0
     can_compute: bool = True
+    urgent: int = 0
+
+    @property
+    def priorities(self) -> list[float]:
+        """The queues' priorities, as they are made with them.
+
+        The two ends of the range: devices need not tell more than two apart
+        (Vulkan 1.2, discreteQueuePriorities).
+        """
+        return [0.0] * (self.count - self.urgent) + [1.0] * self.urgent
 
 
 def choose_families(
@@ -44,9 +59,10 @@ def choose_families(
     """The family for kernels, and that for copies where there is one for these alone.
 
     Kernels go to a family that does not draw, where there is one, and which is not in
-    the way of whatever draws. Copies between the host and the device get one queue of
-    a family that neither draws nor computes, which is a copy engine's; one that has
-    the least else to do, as engines for video copy too.
+    the way of whatever draws; of two queues and more one is for urgent streams. Copies
+    between the host and the device get one queue of a family that neither draws nor
+    computes, which is a copy engine's; one that has the least else to do, as engines
+    for video copy too.
 
     Args:
         found: all there are, in the driver's order; one of them computes.
@@ -57,7 +73,8 @@ def choose_families(
         key=lambda index: bool(found[index].flags & _GRAPHICS),
     )
     one = found[kernels]
-    chosen = QueueFamily(kernels, min(one.count, most_queues), one.timestamp_bits)
+    count = min(one.count, most_queues)
+    chosen = QueueFamily(kernels, count, one.timestamp_bits, urgent=int(count > 1))
     copying = [
         index
         for index, one in enumerate(found)

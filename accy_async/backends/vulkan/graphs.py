@@ -49,6 +49,7 @@ class VulkanGraph(GraphState):
         maker: made the steps, and has their memory.
         recorder: records, and has the command buffers.
         record_numbers: of each node that records an event, which of them it is.
+        priority: that of its least urgent launch.
     """
 
     segments: tuple[RecordedSegment, ...] = ()
@@ -66,6 +67,8 @@ class VulkanGraph(GraphState):
             if isinstance(node.operation, GraphRecord)
         ]
         self.record_numbers = {place: number for number, place in enumerate(places)}
+        launches = [n for n in request.body if isinstance(n.operation, PreparedLaunch)]
+        self.priority = max((node.priority for node in launches), default=0)
 
 
 class VulkanGraphs(VulkanSubmitting):
@@ -144,6 +147,8 @@ class VulkanGraphs(VulkanSubmitting):
         for staging in mine.maker.staging.values():
             if staging.is_loaded:
                 staging.load()
+        # Where all of it is urgent it need not be the stream that says so.
+        queue = self._queue_for(mine.priority) if mine.priority < 0 else on.queue
         replays = []
         position = 0
         with self._gather():
@@ -152,7 +157,7 @@ class VulkanGraphs(VulkanSubmitting):
                     position = stream.timeline.advance()
                 is_apart = number > 0 and bool(mine.segments[number - 1].plan.records)
                 replay = Replay(
-                    position, segment, guard_of, self._words, is_apart=is_apart
+                    position, segment, queue, guard_of, self._words, is_apart=is_apart
                 )
                 self._submit(on, replay)
                 replays.append(replay)

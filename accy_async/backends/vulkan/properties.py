@@ -188,6 +188,7 @@ class DeviceProperties:
             max_grid=limits.max_groups,
             max_shared_memory_bytes=limits.max_shared_bytes,
             max_push_constant_bytes=limits.max_push_bytes,
+            priorities=(0, -1) if family.urgent else (0, 0),
             max_streams=16,
             device_graphs=True,
             timing_resolution_ns=self.tick_ns if has_clock else 1.0,

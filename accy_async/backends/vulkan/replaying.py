@@ -143,6 +143,7 @@ class Replay(Operation):
     Args:
         position: its last one; it has `positions` of them.
         segment: the segment.
+        queue: where it is submitted.
         guard_of: gives the guard of each node; None where there are none.
         words: where assertions leave their codes.
         is_apart: whether what was submitted before is to be known to be done before.
@@ -151,13 +152,14 @@ class Replay(Operation):
         asks: whether guards are asked: they need not be where it is submitted.
     """
 
-    __slots__ = ("_guard_of", "_is_apart", "_segment", "_words", "asks")
+    __slots__ = ("_guard_of", "_is_apart", "_queue", "_segment", "_words", "asks")
     call = "launch_graph"
 
     def __init__(
         self,
         position: int,
         segment: RecordedSegment,
+        queue: VulkanQueue,
         guard_of: GuardOf | None,
         words: StatusWords,
         *,
@@ -167,6 +169,7 @@ class Replay(Operation):
         self.guard = None
         self.asks = False
         self._segment = segment
+        self._queue = queue
         self._guard_of = guard_of
         self._words = words
         self._is_apart = is_apart
@@ -189,7 +192,7 @@ class Replay(Operation):
         return self._segment.labels
 
     def hand_over(self, stream: VulkanStream) -> None:
-        queue, segment = stream.turn_to(stream.queue), self._segment
+        queue, segment = stream.turn_to(self._queue), self._segment
         if self._is_apart:
             queue.flush()
         blocked = self._blocked()

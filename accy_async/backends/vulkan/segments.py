@@ -6,7 +6,8 @@ and where an event is to be known before the rest is done. Whatever depends on n
 stays in the segments before, so that there are no more of them than there must be.
 
 Within a segment nodes lie in *levels*: those of one level need nothing of each other
-and may overlap, and a barrier stands between two levels. So there are as many barriers
+and may overlap, the urgent ones begin first, and a barrier stands between two levels.
+So there are as many barriers
 as the longest chain has edges, in whatever order the nodes were given.
 
 The nodes of a segment are recorded in *parts*, each a command buffer, so that only the
@@ -94,9 +95,13 @@ def plan_segments(
         last = max((mine[before] for before in body[place].after), default=0)
         events[last].append(place)
     levels = _levels(body, mine, idle)
+
+    def begins(place: int) -> tuple[int, int]:
+        return levels[place], body[place].priority
+
     return tuple(
         Segment(
-            tuple(_parts(sorted(found, key=levels.__getitem__), levels)),
+            tuple(_parts(sorted(found, key=begins), levels)),
             tuple(place for place in found if place in failing),
             tuple(told),
         )

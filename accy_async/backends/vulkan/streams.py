@@ -79,6 +79,7 @@ class VulkanStream(StreamState):
         timeline: how far it has come.
         queue: where its operations go.
         copies: where large copies from and to the host go; None for there too.
+        priority: as it was asked for.
 
     Attributes:
         pending: operations that are not with the queue yet.
@@ -96,8 +97,9 @@ class VulkanStream(StreamState):
         timeline: VulkanTimeline,
         queue: VulkanQueue,
         copies: VulkanQueue | None = None,
+        priority: int = 0,
     ) -> None:
-        super().__init__(timeline)
+        super().__init__(timeline, priority)
         self._own = (queue,) if copies is None else (queue, copies)
         self.queues: tuple[VulkanQueue, ...] = self._own
         self.queue = queue
@@ -122,6 +124,8 @@ class VulkanStream(StreamState):
 
     def turn_to(self, queue: VulkanQueue) -> VulkanQueue:
         """Have a queue's next command come after all of the stream; the queue."""
+        if queue not in self.queues:
+            self.queues = (*self.queues, queue)
         last = self.batch
         if last is not None and last.queue is not queue and not last.is_finished:
             queue.wait_for(last.queue, last.number)

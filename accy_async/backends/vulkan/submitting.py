@@ -37,8 +37,16 @@ class VulkanSubmitting(VulkanFinishing):
     """The part of the backend that knows which operation is where."""
 
     is_debugging: bool
+    _computing: list[VulkanQueue]
     _opened: list[VulkanQueue]
     _gathering: int
+
+    def _queue_for(self, priority: int) -> VulkanQueue:
+        """The queue for kernels of a priority; that with the fewest streams."""
+        normal = len(self._computing) - self._device.family.urgent
+        is_urgent = self.capabilities.clamp_priority(priority) < 0
+        queues = self._computing[normal:] if is_urgent else self._computing[:normal]
+        return min(queues, key=lambda one: one.streams)
 
     # Submission, under the submission lock
 
