@@ -55,7 +55,8 @@ def adopt_array(
     place = backend.exchange_device
     if place is None:
         raise UnsupportedOperation(
-            f"{what}: backend {backend.kind} takes no memory of other libraries"
+            f"{what}: backend {backend.kind} takes no memory of other libraries; "
+            "await session.asarray(array) for a copy of it there"
         )
     on_cuda = place[0] == CUDA
     exchange, number = None, -1

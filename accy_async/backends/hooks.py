@@ -240,7 +240,9 @@ class BackendHooks(PeerHooks, ABC):
     def _borrow(self, address: int, byte_size: int, keeper: object) -> object:
         """Take another's memory; returns the payload of its resource."""
         del address, byte_size, keeper
-        raise UnsupportedOperation(f"{self.kind}: takes no memory of other libraries")
+        raise UnsupportedOperation(
+            f"{self.kind}: takes no memory of other libraries; upload a copy of it"
+        )
 
     def _address(self, buffer: Resource) -> int:
         """Where a buffer's memory lies."""

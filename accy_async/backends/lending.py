@@ -34,7 +34,7 @@ def device(array: DeviceArray, backend: Backend) -> tuple[int, int]:
     if found is None:
         raise ExchangeRefused(
             f"{array!r} cannot be shared: backend {backend.kind} has no memory that "
-            "another library could use"
+            "another library could use; await session.download(array) for a copy"
         )
     return found
 
@@ -83,7 +83,10 @@ def interface(array: DeviceArray, backend: Backend) -> dict[str, object]:
     """The CUDA array interface; see `DeviceArray.__cuda_array_interface__`."""
     place = backend.exchange_device
     if place is None or place[0] != CUDA:
-        raise InterfaceMissing(f"{array!r} is not in the memory of a CUDA device")
+        raise InterfaceMissing(
+            f"{array!r} is not in the memory of a CUDA device; await "
+            "session.download(array) for a copy in host memory"
+        )
     if array.dtype is DType.BF16:
         raise InterfaceMissing(
             f"{array!r}: the CUDA array interface has no name for bf16; use DLPack"

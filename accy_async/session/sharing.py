@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accy_async.backends.adopting import adopt_array, adopt_memory
+from accy_async.backends.array import DeviceArray
 from accy_async.errors import ExchangeRefused
 from accy_async.interop.dlpack import CPU, CUDA_HOST
 from accy_async.interop.foreign import device_of, is_foreign
@@ -15,7 +16,6 @@ from accy_async.session.arrays import SessionArrays, check_array, extents_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from accy_async.backends.array import DeviceArray
     from accy_async.backends.handles import StreamHandle
     from accy_async.dtypes import DType
     from accy_async.interop.streams import NativeStream
@@ -68,6 +68,8 @@ class SessionSharing(SessionArrays):
         Cancellation: as for `upload`.
         """
         self._check("asarray")
+        if isinstance(array, DeviceArray) and array.is_of(self.backend):
+            return array
         if is_foreign(array):
             place = self.backend.exchange_device
             there = device_of(array, "asarray")[0]
