@@ -18,7 +18,8 @@ class FaultyLibrary:
 
     Attributes:
         calls: the calls so far that can fail, by name and in order.
-        is_kept: whether devices that outlive tests may call it (see `kept`).
+        is_kept: whether devices that outlive tests may call it (see `kept`); False
+            where making one is to fail.
         fault: told the number and name of each before it is made; what it returns
             is the result in its place, None to make it.
     """
@@ -26,7 +27,7 @@ class FaultyLibrary:
     def __init__(self, lib: Any) -> None:
         self._lib = lib
         self.calls: list[str] = []
-        self.is_kept = False
+        self.is_kept = True
         self.fault: Callable[[int, str], int | None] = lambda number, name: None
 
     def __getattr__(self, name: str) -> Any:
@@ -54,10 +55,7 @@ class FaultyLibrary:
 
 
 def faulty_vulkan(monkeypatch: Any) -> FaultyLibrary:
-    """Have the devices opened from now on call such a library.
-
-    None of them is one of those that outlive tests, unless that is asked for.
-    """
+    """Have the devices opened from now on call such a library."""
     plain = load_vulkan()
     library = FaultyLibrary(plain.lib)
     monkeypatch.setattr(

@@ -25,9 +25,7 @@ pytestmark = [pytest.mark.vulkan, pytest.mark.anyio]
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> FaultyLibrary:
-    library = faulty_vulkan(monkeypatch)
-    library.is_kept = True
-    return library
+    return faulty_vulkan(monkeypatch)
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, while_: Callable[[], bool]) -> None:

@@ -89,7 +89,6 @@ async def test_launches_made_again_are_recorded_once(
 ) -> None:
     """Each alone, and together where that is good for the device."""
     library = faulty_vulkan(monkeypatch)
-    library.is_kept = True
     device = VulkanDevice()
     native = device.vulkan._device
     native.chosen = attrs.evolve(native.chosen, kind=kind)
