@@ -14,7 +14,7 @@ from accy_async.backends.vulkan.barriers import Synchronization
 from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
 from accy_async.backends.vulkan.device import VulkanDevice
 from accy_async.backends.vulkan.families import DEFAULT_QUEUES
-from accy_async.backends.vulkan.graphs import VulkanGraph, VulkanGraphs
+from accy_async.backends.vulkan.graphs import VulkanGraph
 from accy_async.backends.vulkan.hub import Hub
 from accy_async.backends.vulkan.kernels import VulkanKernel, load_kernel
 from accy_async.backends.vulkan.launching import Launch, VulkanLaunch
@@ -29,6 +29,7 @@ from accy_async.backends.vulkan.operations import (
     Upload,
     WaitFor,
 )
+from accy_async.backends.vulkan.peers import VulkanPeers
 from accy_async.backends.vulkan.queue import VulkanQueue
 from accy_async.backends.vulkan.recorder import Recorder
 from accy_async.backends.vulkan.regions import Pattern
@@ -52,7 +53,7 @@ __all__ = ["VulkanBackend"]
 _QUEUES = "an integer from 1 on"
 
 
-class VulkanBackend(VulkanGraphs):
+class VulkanBackend(VulkanPeers):
     """One Vulkan device.
 
     Args:

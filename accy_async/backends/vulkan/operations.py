@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.clock import TickClock, VulkanEvent
     from accy_async.backends.vulkan.memory import Allocator, VulkanMemory
     from accy_async.backends.vulkan.streams import VulkanStream
+    from accy_async.backends.vulkan.timeline import VulkanTimeline
     from accy_async.errors import DeviceError
 
 __all__ = [
@@ -32,9 +33,20 @@ __all__ = [
 
 
 class Upload(Operation):
-    """A copy to a buffer of bytes that were staged when it was submitted."""
+    """A copy of the host's bytes to a buffer.
 
-    __slots__ = ("_allocator", "_offset", "_staged", "_target")
+    Args:
+        position: where on the stream's timeline.
+        guard: asked before it is handed over, and told of its failure.
+        allocator: has memory to stage the bytes in.
+        target: the buffer.
+        offset: where in the buffer.
+        data: the bytes.
+        behind: of its stream, where what is before it there may write the bytes: they
+            are staged when all of that has ended. None to stage them now.
+    """
+
+    __slots__ = ("_allocator", "_behind", "_data", "_offset", "_staged", "_target")
     call = "write_buffer"
 
     def __init__(
@@ -45,6 +57,7 @@ class Upload(Operation):
         target: VulkanMemory,
         offset: int,
         data: HostMemory,
+        behind: VulkanTimeline | None = None,
     ) -> None:
         self.position = position
         self.guard = guard
@@ -52,9 +65,22 @@ class Upload(Operation):
         self._target = target
         self._offset = offset
         self._staged = allocator.take(MemoryKind.UPLOAD, data.byte_size)
-        ctypes.memmove(self._staged.address, data.address, data.byte_size)
+        self._behind = behind
+        self._data: HostMemory | None = None
+        if behind is None:
+            self._stage(data)
+        else:
+            self._data = data
+
+    @property
+    def is_ready(self) -> bool:
+        behind = self._behind
+        return behind is None or behind.noted >= self.position - 1
 
     def hand_over(self, stream: VulkanStream) -> None:
+        if self._data is not None:
+            self._stage(self._data)
+            self._data = None
         staged, target = self._staged, self._target
         queue = stream.turn_to(stream.queue_for_copy(staged.byte_size))
         commands = queue.commands((), (target,))
@@ -65,6 +91,9 @@ class Upload(Operation):
 
     def release(self) -> None:
         self._allocator.give_back(self._staged)
+
+    def _stage(self, data: HostMemory) -> None:
+        ctypes.memmove(self._staged.address, data.address, data.byte_size)
 
     def _finish(self, has_run: bool) -> DeviceError | None:
         self.release()

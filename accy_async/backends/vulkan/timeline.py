@@ -85,6 +85,11 @@ class VulkanTimeline(Timeline):
         self._completed = position
 
     @property
+    def noted(self) -> int:
+        """The position up to which everything was found to be done; does not look."""
+        return self._completed
+
+    @property
     def is_idle(self) -> bool:
         """True where everything submitted has completed."""
         if self._completed < self.submitted and not self._look():
