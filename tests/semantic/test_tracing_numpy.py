@@ -120,6 +120,9 @@ FUNCTIONS: list[Callable[[Any], Any]] = [
     lambda x: np.add.reduce(x),
     lambda x: np.maximum.reduce(x, axis=1),
     lambda x: np.add.accumulate(x, axis=1),
+    lambda x: np.maximum.accumulate(x, axis=-1),
+    lambda x: np.minimum.accumulate(x > 0),
+    lambda x: np.maximum.accumulate(x, 0, np.float64),
     lambda x: sum(row for row in x),
     # choosing
     lambda x: np.clip(x, -1, 1),
@@ -154,6 +157,13 @@ FUNCTIONS: list[Callable[[Any], Any]] = [
     lambda x: np.einsum("...j,kj->...k", x, x),
     lambda x: np.einsum("ij,jk,kl", x, x.T, x),
     lambda x: np.einsum("ij->", x),
+    lambda x: np.einsum("ij,jk->ik", x[:, :1], x),
+    lambda x: np.einsum("ij,ij->i", x, x[:1]),
+    lambda x: np.einsum("ii,ij->j", x[:1, :1], x),
+    lambda x: np.einsum("ij,jk->ik", x[:, :1], x[:0]),
+    lambda x: np.einsum(x, [0, 1], x, [2, 1], [2, 0]),
+    lambda x: np.einsum(x, [30, 2], x, [30, 0]),
+    lambda x: np.einsum(x, [..., 0], x, [..., 0], [...]),
     lambda x: np.dot(x, x.T),
     lambda x: x.dot(2),
     lambda x: np.tensordot(x, x, 2),
@@ -260,6 +270,29 @@ def test_ufunc_of_bits(name: str) -> None:
     ufunc = getattr(np, name)
     for lhs, rhs in ((U, 3), (I, np.abs(J)), (B, B)):
         check(lambda a, b: ufunc(a, b), lhs, rhs)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64", "int64"])
+def test_shifts_by_any_number_of_bits(dtype: str) -> None:
+    """Also where a processor would count modulo the width."""
+    width = np.dtype(dtype).itemsize * 8
+    by = [0, 1, width - 1, width, width + 1, 100]
+    by += [] if dtype.startswith("u") else [-1, -width]
+    amounts = np.tile(np.array(by, dtype), 2)
+    numbers = np.resize(np.array([1, 77, 127], dtype), amounts.shape)
+    numbers[len(by) :] *= np.array(3, dtype)  # some less than 0, where there are
+    for shift in (np.left_shift, np.right_shift):
+        check(lambda a, b, s=shift: s(a, b), numbers, amounts)
+        check(lambda a, s=shift: s(a, 3), numbers)
+        check(lambda a, s=shift, w=width: s(a, w), numbers)
+    plain = str(trace_program(lambda a: a << 3, numbers).module)
+    assert "select" not in plain
+
+
+@pytest.mark.parametrize("axes", [[[0, 52]], [[-1, 0]], [], [[0, 1], [0, 0], [1]]])
+def test_einsum_by_numbers_refuses_what_names_no_axes(axes: list[Any]) -> None:
+    with pytest.raises(InvalidProgram, match="einsum"):
+        trace_program(lambda x: np.einsum(x, *axes), I)
 
 
 @pytest.mark.parametrize("name", SINGLE)

@@ -33,13 +33,54 @@ def _einsum(*operands: Any, **options: object) -> TracedArray:
     plain("einsum", options)
     text, *arrays = operands
     if not isinstance(text, str):
-        raise refusal(
-            "takes a specification such as 'mk,kn->mn' first", operation="einsum"
-        )
+        text, arrays = _lettered(operands)
     spec = _spelled(text.replace(" ", ""), [shape_of(array) for array in arrays])
     dtype = promote(arrays)
-    # numpy lets a letter's extent be 1 in one operand and more in another; we do not.
-    return wrap(current().builder.einsum([lift(a, dtype) for a in arrays], spec))
+    spec, values = _stretched(spec, [lift(a, dtype) for a in arrays])
+    return wrap(current().builder.einsum(values, spec))
+
+
+def _lettered(operands: Sequence[Any]) -> tuple[str, list[Any]]:
+    """Arrays, each with a list of numbers for its axes, by letters in their order."""
+    given = list(operands)
+    result = given.pop() if len(given) % 2 else None
+    arrays, axes = given[::2], given[1::2]
+
+    letters: dict[object, str] = {**dict(enumerate(ascii_letters)), ...: "..."}
+    named = axes if result is None else [*axes, result]
+    if not axes or not all(
+        isinstance(one, (list, tuple)) and all(n in letters for n in one)
+        for one in named
+    ):
+        raise refusal(
+            "takes a specification such as 'mk,kn->mn' first, or arrays that each have "
+            f"a list of numbers from 0 to {len(ascii_letters) - 1} after them",
+            operation="einsum",
+        )
+    terms = ["".join(letters[n] for n in one) for one in named]
+    text = ",".join(terms[: len(axes)])
+    return text if result is None else f"{text}->{terms[-1]}", arrays
+
+
+def _stretched(
+    spec: EinsumSpec, values: Sequence[Value]
+) -> tuple[EinsumSpec, list[Value]]:
+    """Without axes of extent 1 for letters that are more in another operand."""
+    terms = list(spec.operands)
+    if [len(term) for term in terms] != [value.rank for value in values]:
+        return spec, list(values)  # which the builder refuses
+    pairs = [
+        list(zip(term, value.shape, strict=True))
+        for term, value in zip(terms, values, strict=True)
+    ]
+    longer = {letter for one in pairs for letter, extent in one if extent != 1}
+    dropped = []
+    for index, (one, value) in enumerate(zip(pairs, values, strict=True)):
+        kept = {letter for letter, extent in one if extent != 1 or letter not in longer}
+        terms[index] = "".join(c for c in terms[index] if c in kept)
+        shape = [extent for letter, extent in one if letter in kept]
+        dropped.append(current().builder.reshape(value, shape))
+    return EinsumSpec(tuple(terms), spec.result), dropped
 
 
 def _spelled(text: str, shapes: list[tuple[int, ...]]) -> EinsumSpec:

@@ -11,10 +11,12 @@ from accy_async.compiler.semantic import (
     BinaryKind,
     ComparisonKind,
     FunctionBuilder,
+    ScanKind,
     UnaryKind,
     Value,
 )
 from accy_async.compiler.tracing.array import TracedArray
+from accy_async.compiler.tracing.common import axes_of
 from accy_async.compiler.tracing.places import refusal
 from accy_async.compiler.tracing.powers import traced_power
 from accy_async.compiler.tracing.promotion import (
@@ -24,6 +26,7 @@ from accy_async.compiler.tracing.promotion import (
     shape_of,
 )
 from accy_async.compiler.tracing.registry import FUNCTIONS
+from accy_async.compiler.tracing.shifts import traced_left_shift, traced_right_shift
 from accy_async.compiler.tracing.state import current
 from accy_async.dtypes import DType
 
@@ -170,8 +173,6 @@ UFUNCS: Mapping[np.ufunc, Rule] = {
     np.bitwise_or: _binary(BinaryKind.OR),
     np.bitwise_xor: _binary(BinaryKind.XOR),
     np.invert: _unary(UnaryKind.NOT),
-    np.left_shift: _binary(BinaryKind.SHIFT_LEFT),
-    np.right_shift: _binary(BinaryKind.SHIFT_RIGHT),
     np.logical_and: _truth(_binary(BinaryKind.AND)),
     np.logical_or: _truth(_binary(BinaryKind.OR)),
     np.logical_xor: _truth(_binary(BinaryKind.XOR)),
@@ -220,6 +221,8 @@ def _divmod(a: object, b: object) -> tuple[TracedArray, TracedArray]:
 SPECIAL: dict[np.ufunc, Callable[..., Any]] = {
     np.power: traced_power,
     np.divmod: _divmod,
+    np.left_shift: traced_left_shift,
+    np.right_shift: traced_right_shift,
 }
 """Ufuncs that are no matter of elements alone, or depend on constants."""
 
@@ -234,6 +237,9 @@ _FOLDS: Mapping[str, Mapping[np.ufunc, Callable[..., Any]]] = {
     },
     "accumulate": {np.add: np.cumsum, np.multiply: np.cumprod},
 }
+
+_SCANS = {np.minimum: ScanKind.MINIMUM, np.maximum: ScanKind.MAXIMUM}
+"""What numpy has no function for, but ``accumulate`` of the ufunc."""
 
 
 def apply_ufunc(
@@ -294,6 +300,8 @@ def _fold(
         outer = (*shape_of(lhs), *(1 for _ in shape_of(rhs)))
         product: TracedArray = _call(ufunc, (FUNCTIONS[np.reshape](lhs, outer), rhs))
         return product
+    if method == "accumulate" and ufunc in _SCANS:
+        return _scan(_SCANS[ufunc], ufunc.__name__, *inputs, **options)
     if function is None:
         raise refusal(
             f"numpy.{ufunc.__name__}.{method} is not traced"
@@ -306,6 +314,21 @@ def _fold(
         options["axis"] = inputs[1]
     result: TracedArray = FUNCTIONS[function](inputs[0], **options)
     return result
+
+
+def _scan(
+    kind: ScanKind,
+    name: str,
+    operand: object,
+    axis: object = 0,
+    dtype: Any = None,  # noqa: ANN401 - what numpy takes for a dtype
+) -> TracedArray:
+    x = lift(operand, None if dtype is None else DType.from_numpy(np.dtype(dtype)))
+    (place,) = axes_of(axis, x.rank, f"{name}.accumulate")
+    builder = current().builder
+    numbers = builder.convert(x, DType.U8) if x.dtype is DType.BOOL else x
+    result = builder.scan(numbers, kind, place)
+    return TracedArray(current(), builder.convert(result, x.dtype))
 
 
 TracedArray.trace_ufunc = staticmethod(apply_ufunc)
