@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from accy_async.compiler import trace_program
-from accy_async.errors import InvalidProgram
+from accy_async.errors import InvalidProgram, OutOfRange
 from tests.semantic.samples import Array
 
 RNG = np.random.default_rng(11)
@@ -287,6 +287,20 @@ def test_shifts_by_any_number_of_bits(dtype: str) -> None:
         check(lambda a, s=shift, w=width: s(a, w), numbers)
     plain = str(trace_program(lambda a: a << 3, numbers).module)
     assert "select" not in plain
+
+
+@pytest.mark.parametrize("number", [-1, 256, -(2**70), 2**70])
+def test_numbers_that_the_dtype_does_not_hold(number: int) -> None:
+    """They are compared as they are, bound nothing, and are refused elsewhere."""
+    x = np.array([0, 1, 255], np.uint8)
+    for name in ("equal", "not_equal", "less", "less_equal", "greater"):
+        compare = getattr(np, name)
+        check(lambda a, c=compare: c(a, number), x)
+        check(lambda a, c=compare: c(number, a), x)
+    check(lambda a: np.clip(a, min(number, 1), max(number, 7)), x)
+    for refused in (lambda a: a + number, lambda a: np.maximum(a, number)):
+        with pytest.raises(OutOfRange):
+            trace_program(refused, x)
 
 
 @pytest.mark.parametrize("axes", [[[0, 52]], [[-1, 0]], [], [[0, 1], [0, 0], [1]]])

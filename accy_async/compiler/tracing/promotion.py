@@ -28,6 +28,7 @@ __all__ = [
     "broadcast_shape",
     "describe",
     "dtype_of",
+    "fits",
     "lift",
     "promote",
     "resolve",
@@ -40,6 +41,13 @@ _WEAK = (bool, int, float)
 def is_weak(operand: object) -> bool:
     """Whether it is one of Python's own numbers."""
     return type(operand) in _WEAK
+
+
+def fits(operand: object, dtype: DType) -> bool:
+    """False for a whole number of Python's that an integer dtype does not hold."""
+    if type(operand) is not int or not dtype.is_integer:
+        return True
+    return dtype.minimum <= operand <= dtype.maximum
 
 
 def shape_of(operand: object) -> tuple[int, ...]:

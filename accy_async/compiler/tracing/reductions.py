@@ -338,9 +338,10 @@ def _clip(
         for given in (min if a_min is None else a_min, max if a_max is None else a_max)
     )
     result: Any = as_array(a)
-    if low is not None:
+    dtype = dtype_of(result)
+    if low is not None and not (type(low) is int and low < dtype.minimum):
         result = call(np.maximum, result, low)
-    if high is not None:
+    if high is not None and not (type(high) is int and high > dtype.maximum):
         result = call(np.minimum, result, high)
     return wrap(result.value)
 

@@ -21,6 +21,7 @@ from accy_async.compiler.tracing.places import refusal
 from accy_async.compiler.tracing.powers import traced_power
 from accy_async.compiler.tracing.promotion import (
     broadcast_shape,
+    fits,
     lift,
     resolve,
     shape_of,
@@ -210,6 +211,9 @@ UFUNCS: Mapping[np.ufunc, Rule] = {
 }
 """What records a ufunc on operands of one shape and the loop's dtypes."""
 
+_COMPARISONS = frozenset(
+    {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
+)
 _ROUNDINGS = frozenset({np.floor, np.ceil, np.trunc, np.rint})
 _QUESTIONS = {np.isnan: False, np.isinf: False, np.isfinite: True}
 
@@ -282,6 +286,10 @@ def _call(ufunc: np.ufunc, inputs: tuple[object, ...]) -> Any:  # noqa: ANN401
         if ufunc in _QUESTIONS:
             return TracedArray(current(), lift(_QUESTIONS[ufunc], DType.BOOL, shape))
     dtypes = resolve(ufunc, inputs)
+    if ufunc in _COMPARISONS and not all(map(fits, inputs, dtypes)):
+        # It is as far from every element as from 0.
+        lhs, rhs = (one if type(one) is int else 0 for one in inputs)
+        return TracedArray(current(), lift(bool(ufunc(lhs, rhs)), DType.BOOL, shape))
     operands = [
         lift(operand, dtype, shape)
         for operand, dtype in zip(inputs, dtypes, strict=False)
