@@ -85,19 +85,21 @@ class SessionTuning(SessionRecords):
         Raises:
             SessionClosed: the session is not open.
             InvalidType, InvalidValue: an argument is none; nothing was begun.
+            InvalidBuffer, LaunchArgumentMismatch: ``inputs`` are not the fragment's;
+                nothing was begun.
             TuningStopped, DeviceError: tuning ended so, and nobody was told before;
                 where the block is left.
 
         Cancellation: an ordinary exit; no kernel is half tuned, and nothing is left.
         """
         self._check("tuning")
+        if inputs is not None:
+            inputs = listed("tuning.inputs", inputs, "a list of arrays")
         background_of = _fragments_of(self, fragments, inputs)
         if not isinstance(exclusive, bool):
             raise InvalidType("tuning.exclusive", exclusive, "True or False")
         if options is not None and not isinstance(options, MeasureOptions):
             raise InvalidType("tuning.options", options, "MeasureOptions")
-        if inputs is not None:
-            inputs = listed("tuning.inputs", inputs, "a list of arrays")
         allowed = _budget(budget, exclusive=exclusive)
         known = chosen_store("tuning.store", store)
         cache = LaunchTuningCache(self.capabilities)
@@ -187,6 +189,7 @@ def _fragments_of(
             raise InvalidValue("tuning.inputs", inputs, "a fragment to use them for")
         return []
     from accy_async.fragment import FragmentFunction, LoadedFragment
+    from accy_async.fragment.arguments import check_inputs
 
     found: list[LoadedFragment] = []
     for place, one in enumerate(given):
@@ -202,9 +205,12 @@ def _fragments_of(
                 raise InvalidValue(name, one, "a fragment that this session loaded")
             if loaded.is_closed:
                 raise SessionClosed(f"{name}: fragment {loaded.name!r} was closed")
-    if inputs is not None and len(found) != 1:
-        raise InvalidValue("tuning.fragments", len(found), "one, with inputs")
-    return list(dict.fromkeys(found))
+    fragments = list(dict.fromkeys(found))
+    if inputs is not None:
+        if len(fragments) != 1:
+            raise InvalidValue("tuning.fragments", len(fragments), "one, with inputs")
+        check_inputs(fragments[0].plan, inputs)
+    return fragments
 
 
 def _nothing_to_tune(

@@ -24,6 +24,7 @@ from accy_async.errors import (
     DeviceLost,
     InvalidType,
     InvalidValue,
+    LaunchArgumentMismatch,
     SessionClosed,
     TuningStopped,
 )
@@ -450,6 +451,10 @@ async def test_what_cannot_be_tuned_is_refused_at_once() -> None:
             with pytest.raises(InvalidValue, match="inputs"):
                 async with session.tuning(inputs=[ONES]):
                     pass
+            for inputs in ([ONES], [ONES, ONES[:7]], [ONES, ONES.view(np.int32)]):
+                with pytest.raises(LaunchArgumentMismatch, match="input"):
+                    async with session.tuning(fragment, inputs=inputs):
+                        pass
             await fragment.aclose()
             with pytest.raises(SessionClosed):
                 async with session.tuning(fragment):
