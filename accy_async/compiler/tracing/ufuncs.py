@@ -132,19 +132,23 @@ def _sign(f: FunctionBuilder, a: Value) -> Value:
 
 
 def _log1p(f: FunctionBuilder, a: Value) -> Value:
-    """W. Kahan's: what rounding 1 + x took away, the quotient gives back."""
+    """W. Kahan's: what rounding 1 + x took away, the quotient gives back.
+
+    The quotient is near 1, and goes first: the product of x and the logarithm may be
+    beyond what a float holds.
+    """
     u = f.add(a, 1.0)
     exact = f.compare(u, 1.0, "eq")
-    scaled = f.div(f.mul(f.log(u), a), f.sub(u, 1.0))
+    scaled = f.mul(f.log(u), f.div(a, f.sub(u, 1.0)))
     endless = f.compare(a, float("inf"), "eq")
     return f.select(f.logical_or(exact, endless), a, scaled)
 
 
 def _expm1(f: FunctionBuilder, a: Value) -> Value:
-    """As `_log1p`: (u - 1) x / log(u) for u = exp(x)."""
+    """As `_log1p`: (u - 1) (x / log(u)) for u = exp(x)."""
     u = f.exp(a)
     less = f.sub(u, 1.0)
-    scaled = f.div(f.mul(less, a), f.log(u))
+    scaled = f.mul(less, f.div(a, f.log(u)))
     small = f.compare(u, 1.0, "eq")
     plain = f.logical_or(f.compare(less, -1.0, "eq"), f.compare(u, float("inf"), "eq"))
     return f.select(small, a, f.select(plain, less, scaled))
