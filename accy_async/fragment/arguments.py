@@ -10,8 +10,13 @@ from accy_async.backends.adopting import adopt_array
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.hostmemory import host_array, host_bytes
 from accy_async.compiler.semantic import TensorType
-from accy_async.dtypes import DType
-from accy_async.errors import InvalidBuffer, InvalidType, LaunchArgumentMismatch
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import (
+    InvalidBuffer,
+    InvalidType,
+    InvalidValue,
+    LaunchArgumentMismatch,
+)
 from accy_async.interop.dlpack import CPU, CUDA_HOST
 from accy_async.interop.foreign import device_of, is_foreign
 
@@ -121,7 +126,8 @@ def take_array(
     """An argument as it is used: on the device, or packed in host memory.
 
     What lies on the device is taken without a copy, whichever library's it is. Host
-    memory that is not C-contiguous is copied into such that is.
+    memory that is not C-contiguous is copied into such that is. A number of Python's
+    is taken where a number is, of any dtype that holds it.
 
     Raises:
         LaunchArgumentMismatch: it is of another type than the program's parameter.
@@ -144,8 +150,19 @@ def take_array(
         if isinstance(value, (tuple, list, dict)):
             kind = type(value).__name__
             raise _mismatch(name, f"a {kind} of {len(value)}", slot)
+        if type(value) in (bool, int, float) and not slot.shape:
+            return _number(value, slot, name)
         value = np.from_dlpack(value) if is_foreign(value) else np.asarray(value)  # type: ignore[arg-type]
     return _take_host(value, slot, name)
+
+
+def _number(value: object, slot: PlannedSlot, name: str) -> HostArray:
+    """A number of Python's as the array without axes that is taken."""
+    try:
+        data = ScalarArgument.of(slot.dtype, value).to_bytes()
+    except (InvalidType, InvalidValue) as error:
+        raise _mismatch(name, repr(value), slot) from error
+    return np.frombuffer(data, host_dtype(slot.dtype)).reshape(())
 
 
 def _is_of_host(backend: Backend, value: object, name: str) -> bool:

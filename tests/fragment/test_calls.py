@@ -80,6 +80,40 @@ async def test_arrays_of_other_libraries_are_taken(session: Session) -> None:
         assert torch.from_dlpack(result).tolist() == (2 * X).tolist()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "taken", "refused"),
+    [
+        (DType.F32, [2, 2.5, float("inf")], [True, 1e39]),
+        (DType.F16, [300, 0.5], [10**6]),
+        (DType.I8, [-128, 7], [True, 2.5, 128]),
+        (DType.BOOL, [True, False], [1, 0.0]),
+    ],
+    ids=str,
+)
+async def test_numbers_are_taken_where_a_number_is_and_fits(
+    session: Session, dtype: DType, taken: list[Any], refused: list[Any]
+) -> None:
+    x = np.ones(3, dtype.numpy)
+
+    def both(x: Any, number: Any) -> Any:
+        return np.maximum(x, number), number
+
+    types = f"{dtype}[3]", f"{dtype}[]"
+    async with await session.load_fragment(both, *types) as fragment:
+        for number in taken:
+            greater, itself = await fragment(x, number)
+            assert (greater.dtype, itself.dtype) == (dtype.numpy, dtype.numpy)
+            assert (greater == max(1, number)).all()
+            assert itself == number
+        on_device, _ = await fragment(await session.upload(x), taken[0])
+        assert (await download(session, on_device) == max(1, taken[0])).all()
+        for number in refused:
+            with pytest.raises(LaunchArgumentMismatch, match="argument 1: "):
+                await fragment(x, number)
+        with pytest.raises(LaunchArgumentMismatch, match="argument 0: "):
+            await fragment(taken[0], taken[0])
+
+
 async def test_results_are_no_one_elses_memory(session: Session) -> None:
     def same(x: Any) -> Any:
         return x, x, np.ones(3, np.float32), x + 1, x + 1
