@@ -21,8 +21,6 @@ from accy_async.session.policy import PlacingPolicy, place_least_loaded
 from accy_async.session.single import Session
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
     from accy_async.observe.protocol import Observer
 
 __all__ = ["DEFAULT_MAX_IN_FLIGHT", "Session", "open_session"]
@@ -196,6 +194,7 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
     """A block in which the session is open, and has a group for its runs."""
     primary: BaseException | None = None
     interrupt: BaseException | None = None
+    was_ended = False  # whether the group was cancelled before the block ended
     tasks = anyio.create_task_group()
     cancels = native_cancels()
     try:
@@ -206,6 +205,7 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
                 yield
             except BaseException as error:  # noqa: BLE001 - _leave raises it
                 primary = error
+                was_ended = tasks.cancel_scope.cancel_called
             with anyio.CancelScope(shield=True):
                 await session._stop_runs()  # noqa: SLF001
     except BaseExceptionGroup as group:
@@ -213,22 +213,22 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
         interrupt = next(leaves(group))
     except BaseException as error:  # noqa: BLE001 - as above
         primary = primary or error
-    if _is_lost(primary, tasks) and native_cancels() <= cancels:
+    if was_ended and _is_lost(primary) and native_cancels() <= cancels:
         primary = SessionClosed(
             "the session ended: a task of one of its runs was cancelled from outside"
         )
     await session._leave(primary, interrupt)  # noqa: SLF001
 
 
-def _is_lost(primary: BaseException | None, tasks: TaskGroup) -> bool:
-    """True where nothing but the session's own group has cancelled its block.
+def _is_lost(primary: BaseException | None) -> bool:
+    """True where none of the scopes around the session has cancelled its block.
 
-    As anyio does to it when asyncio cancels a task in it by itself; also where that is
-    the block's own task, which waits for the others: then somebody wants it to end.
+    The session's own group does where asyncio cancels a task in it by itself. Where
+    that is the block's own task somebody wants it to end, and has cancelled it before
+    the group did, or is still counted.
     """
     return (
         isinstance(primary, anyio.get_cancelled_exc_class())
-        and tasks.cancel_scope.cancel_called
         and anyio.current_effective_deadline() > -math.inf
     )
 

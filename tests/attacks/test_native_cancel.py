@@ -63,3 +63,24 @@ def test_a_run_cancelled_again_while_it_cleans_up_still_ends() -> None:
         assert not any(session.live_objects().values())
 
     accy_async.run(main)
+
+
+def test_a_task_cancelled_again_while_its_runs_stop_ends_as_cancelled() -> None:
+    """Not as lost: anyio takes back more cancellations than its own of such a task."""
+    g = LaunchGraphBuilder()
+    g.host_call(anyio.sleep_forever)
+    plan = g.build()
+
+    async def main() -> None:
+        async with accy_async.open_session(RecordingBackend()) as session:
+            run = session.start(plan)
+            await anyio.wait_all_tasks_blocked()
+            task = asyncio.current_task()
+            assert task is not None
+            loop = asyncio.get_running_loop()
+            loop.call_soon(task.cancel)
+            loop.call_soon(loop.call_soon, task.cancel)
+            await run
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
