@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
@@ -32,12 +33,14 @@ __all__ = [
     "integer",
     "integers",
     "is_index",
+    "is_masked",
     "listed",
     "mapping_of_text",
     "member_of",
     "number",
     "one_of",
     "optional",
+    "refuse_masked",
     "text",
     "to_tuple",
     "tuple_of",
@@ -264,6 +267,24 @@ def is_index(value: object, count: int) -> bool:
         return 0 <= operator.index(value) < count  # type: ignore[arg-type]
     except TypeError:
         return False
+
+
+def is_masked(array: object) -> bool:
+    """True for an array of `numpy.ma`, whose mask is lost where only elements count."""
+    # numpy imports that module, at some cost, when somebody asks for it.
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(array, module.MaskedArray)
+
+
+def refuse_masked(name: str, array: object) -> None:
+    """Refuse an array with a mask, which no device knows of.
+
+    Raises:
+        InvalidValue: it is one.
+    """
+    if is_masked(array):
+        expected = "an array without: array.filled(value), or array.data"
+        raise InvalidValue(name, "a masked array", expected)
 
 
 def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:

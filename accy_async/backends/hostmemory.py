@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accy_async.errors import InvalidBuffer
+from accy_async.values import refuse_masked
 
 __all__ = ["HostMemory", "host_array", "host_bytes"]
 
@@ -43,9 +44,11 @@ def host_array(data: object) -> NDArray[np.generic]:
 
     Raises:
         InvalidBuffer: it has no bytes of its own.
+        InvalidValue: it has a mask.
     """
     if isinstance(data, np.ndarray):
-        return cast("NDArray[np.generic]", data)
+        refuse_masked("host memory", data)
+        return np.asarray(cast("NDArray[np.generic]", data))
     try:
         return np.asarray(memoryview(data))  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
@@ -60,6 +63,7 @@ def host_bytes(data: object, *, writable: bool) -> HostMemory:
     Raises:
         InvalidBuffer: it has no bytes of its own, is not C-contiguous, holds
             objects, or is read-only where it is to be written.
+        InvalidValue: it has a mask.
     """
     array = host_array(data)
     if array.dtype.hasobject:

@@ -19,6 +19,7 @@ from accy_async.errors import (
 )
 from accy_async.interop.dlpack import CPU, CUDA_HOST
 from accy_async.interop.foreign import device_of, is_foreign
+from accy_async.values import refuse_masked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,8 @@ def _dtype(value: object, dtype: object) -> DType:
         known = _BY_NAME.get(name)
         if known is None:
             expected = "an array of " + ", ".join(_BY_NAME)
-            raise InvalidType(f"an argument of {dtype}", value, expected)
+            shape = tuple(getattr(value, "shape", ()))
+            raise InvalidType("an argument", f"{dtype}{list(shape)}", expected)
         if len(_KNOWN) < _MOST_KNOWN:
             _KNOWN[dtype] = known
     return known
@@ -133,6 +135,7 @@ def take_array(
         LaunchArgumentMismatch: it is of another type than the program's parameter.
         InvalidBuffer: it was freed, or is of another device.
         ExchangeRefused: another library's array cannot be taken as it is.
+        InvalidValue: it has a mask.
     """
     if isinstance(value, DeviceArray):
         if value.is_freed or not value.is_of(backend):
@@ -153,7 +156,8 @@ def take_array(
         if type(value) in (bool, int, float) and not slot.shape:
             return _number(value, slot, name)
         value = np.from_dlpack(value) if is_foreign(value) else np.asarray(value)  # type: ignore[arg-type]
-    return _take_host(value, slot, name)
+    refuse_masked(name, value)
+    return _take_host(np.asarray(value), slot, name)
 
 
 def _number(value: object, slot: PlannedSlot, name: str) -> HostArray:

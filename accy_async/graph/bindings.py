@@ -22,6 +22,7 @@ from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.graph.aliases import check_aliases
 from accy_async.graph.nodes import BufferSlot, HostSlot
 from accy_async.interop.foreign import is_foreign
+from accy_async.values import refuse_masked
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -150,9 +151,11 @@ def check_array(
     Raises:
         LaunchArgumentMismatch: it is not what the slot is.
         InvalidType: it is no array.
+        InvalidValue: it has a mask.
     """
     if not isinstance(given, np.ndarray):
         raise InvalidType(where, given, "a numpy array")
+    refuse_masked(where, given)
     # numpy has no name for bf16, which travels as uint16.
     wanted = np.dtype("uint16") if slot.dtype is DType.BF16 else slot.dtype.numpy
     if given.dtype != wanted or given.shape != slot.shape:

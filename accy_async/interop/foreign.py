@@ -21,6 +21,7 @@ from accy_async.interop.dlpack import (
     take_capsule,
 )
 from accy_async.interop.interface import dtype_of_width, read_interface
+from accy_async.values import refuse_masked
 
 __all__ = ["ForeignArray", "describe", "device_of", "is_foreign"]
 
@@ -139,13 +140,22 @@ def _of_numpy(
                 f"{what}: elements of {value.dtype} have no counterpart; expected one "
                 "of " + ", ".join(str(member) for member in DType)
             ) from error
-    width = max(1, value.dtype.itemsize)
+    refuse_masked(what, value)
+    strides = None
+    if not value.flags.c_contiguous:
+        # Those of a field of structures need be no multiples of its width.
+        width = element.size_bytes
+        if any(step % width for step in value.strides):
+            raise ExchangeRefused(
+                f"{what}: strides {value.strides} are no multiples of {element}"
+            )
+        strides = tuple(step // width for step in value.strides)
     tensor = Tensor(
         address=value.__array_interface__["data"][0],
         device=(CPU, 0),
         dtype=element,
         shape=value.shape,
-        strides=tuple(step // width for step in value.strides),
+        strides=strides,
         is_read_only=not value.flags.writeable,
     )
     return ForeignArray(tensor=tensor, keeper=value)

@@ -19,6 +19,7 @@ from accy_async.errors import (
 )
 from accy_async.observe.protocol import phase
 from accy_async.session.core import SessionCore
+from accy_async.values import refuse_masked
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -79,6 +80,7 @@ class SessionArrays(SessionCore):
         Cancellation: the new array is freed once the copy is done with it.
         """
         self._check("upload")
+        refuse_masked("upload", array)
         host = np.asarray(array)
         element = _element_type(host, dtype)
         if copy:
@@ -126,6 +128,7 @@ class SessionArrays(SessionCore):
         """
         self._check("write")
         check_array("write.target", target)
+        refuse_masked("write", array)
         host = np.asarray(array)
         _check_contiguous("write", host)
         if host.nbytes != target.byte_size:

@@ -39,6 +39,15 @@ class Owner:
     """Somebody whose end can be seen."""
 
 
+async def test_a_field_of_structures_is_not_taken_for_packed() -> None:
+    """Its elements are 12 bytes apart, and 8 wide: rounded down that would be one."""
+    records = np.zeros(4, [("value", "f8"), ("weight", "f4")])
+    async with accy_async.open_session("cpu") as session:
+        with pytest.raises(ExchangeRefused, match=r"\(12,\) are no multiples of f64"):
+            session.adopt(records["value"])
+        await session.upload(records["value"].copy())
+
+
 # Lifetimes
 
 

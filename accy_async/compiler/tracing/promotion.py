@@ -22,6 +22,7 @@ from accy_async.compiler.tracing.places import refusal
 from accy_async.compiler.tracing.state import current
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidValue
+from accy_async.values import is_masked
 
 __all__ = [
     "as_array",
@@ -61,6 +62,8 @@ def dtype_of(operand: object) -> DType:
     """The dtype an operand has by itself; a Python number has numpy's for it."""
     if isinstance(operand, TracedArray):
         return operand.type.dtype
+    if is_masked(operand):
+        raise refusal("a masked array is none of a program's; take its .filled(value)")
     try:
         return DType.from_numpy(np.asarray(operand).dtype)
     except InvalidValue:
