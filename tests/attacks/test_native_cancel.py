@@ -79,7 +79,7 @@ def test_a_task_cancelled_again_while_its_runs_stop_ends_as_cancelled() -> None:
             assert task is not None
             loop = asyncio.get_running_loop()
             loop.call_soon(task.cancel)
-            loop.call_soon(loop.call_soon, task.cancel)
+            loop.call_soon(lambda: loop.call_soon(task.cancel))
             await run
 
     with pytest.raises(asyncio.CancelledError):
