@@ -172,6 +172,13 @@ class PreparedPlan(ClosedOnExit):
         self._last = mark.position
         return mark
 
+    def share_stream(self, stream: StreamHandle) -> None:
+        """Launch its runs on a stream of somebody else's, which goes with either."""
+        assert self._stream is not None
+        self._backend.discard(self._stream)
+        self._stream = stream
+        self._line = self._backend.mark(stream).timeline
+
     async def rebind(
         self,
         bindings: Mapping[str, Binding] | None = None,

@@ -103,6 +103,7 @@ async def call_everything(backend: RecordingBackend) -> None:
     theirs = peer.create_event()
     peer.record_event(theirs)
     backend.wait_for_peer(stream, theirs, peer)
+    backend.follow_stream(stream, None, peer)
     backend.destroy(buffer)
 
 
@@ -136,6 +137,7 @@ async def test_every_call_is_recorded_in_order(backend: RecordingBackend) -> Non
         "launch_graph(6)",
         "copy_to_peer(2)",
         "wait_for_peer(2)",
+        "follow_stream",
         "destroy(2)",
     ]
     assert {call.kind for call in backend.calls} == set(CALL_KINDS)

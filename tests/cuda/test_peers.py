@@ -182,6 +182,22 @@ def test_copies_and_the_freeing_of_what_they_use_stand_in_nobodys_way(
         assert backend.live_objects()["buffers"] == 0
 
 
+def test_a_stream_that_follows_another_asks_for_nothing(
+    driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
+) -> None:
+    """Two calls, in the contexts of the two: no flag, and no event that is kept."""
+    one, two = gpus
+    leader, stream = one.create_stream(), two.create_stream()
+    numbers = one.native_stream(leader).handle, two.native_stream(stream).handle
+    before = two.live_objects()
+    for _ in range(3):
+        two.follow_stream(stream, leader, one)
+    assert driver.streams == {numbers[1]: 3 * ["wait"]}
+    assert driver.calls["cuEventRecord"] == 3
+    assert driver.calls["cuEventCreate"] == 1
+    assert two.live_objects() == before
+
+
 def test_the_access_of_a_lost_gpu_is_left_alone(
     driver: TwoGpus, gpus: tuple[CudaBackend, CudaBackend]
 ) -> None:

@@ -14,6 +14,7 @@ from accy_async.errors import (
     DeviceError,
     InvalidBuffer,
     InvalidEvent,
+    InvalidStream,
     UnsupportedOperation,
 )
 from tests.threads import join_threads
@@ -49,6 +50,46 @@ async def test_a_stream_waits_for_another_devices_event() -> None:
     one.release(first)
 
     assert other.is_stream_idle(second)
+
+
+async def test_a_stream_follows_all_that_another_was_given() -> None:
+    """What it was given by then, and no more; on its own device and on the other."""
+    one, other = two()
+    leader, near, far = one.create_stream(), one.create_stream(), other.create_stream()
+    buffer = one.allocate_buffer(4)
+    one.hold(leader)
+    one.fill_buffer(buffer, b"\0", stream=leader)
+
+    one.follow_stream(near, leader, one)
+    other.follow_stream(far, leader, one)
+    assert not one.is_stream_idle(near)
+    assert not other.is_stream_idle(far)
+    one.fill_buffer(buffer, b"\0", stream=leader)
+    one.step(leader)
+    one.step(leader)
+    one.step(leader)  # the fill, and the two points that are waited for
+
+    assert one.is_stream_idle(near)
+    assert other.is_stream_idle(far)
+    assert not one.is_stream_idle(leader)
+    one.release(leader)
+    assert (one.destroy(leader), one.destroy(near), other.destroy(far)) == (True,) * 3
+
+
+async def test_streams_that_cannot_be_followed_are_refused() -> None:
+    """Each by name: another device's, one that was destroyed, and with no way to."""
+    one, other = two()
+    stream = one.create_stream()
+    with pytest.raises(InvalidStream, match=r"of backend cuda:0.*this one is cuda:1"):
+        other.follow_stream(None, stream, other)
+    with pytest.raises(InvalidStream, match=r"of backend cuda:0.*this one is cuda:1"):
+        other.follow_stream(stream, None, one)
+    one.destroy(stream)
+    with pytest.raises(InvalidStream, match="destroyed"):
+        other.follow_stream(None, stream, one)
+    deaf = RecordingBackend(index=3, can_wait_for_peers=False)
+    with pytest.raises(UnsupportedOperation, match=r"cuda:3 .* cuda:0"):
+        deaf.follow_stream(None, None, one)
 
 
 async def test_devices_that_wait_for_each_other_in_turn() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,8 +85,8 @@ async def test_each_devices_part_is_one_graph_and_the_copies_stay() -> None:
         assert [(part.device, part.nodes) for part in made.parts] == [
             (0, ("first", "second")),
             (0, ("across",)),
-            (0, ("beside",)),
             (1, ("third",)),
+            (0, ("beside",)),
         ]
         assert "3 graphs, 1 copies" in repr(made)
         begin = [len(device.calls) for device in devices]
@@ -150,9 +151,9 @@ async def test_a_copy_waits_for_no_more_than_it_comes_after() -> None:
         assert isinstance(made, SpanningPlan)
         parts = {part.nodes: part for part in made.parts}
         assert list(parts) == [
-            ("first",), ("more", "most"), ("before",), ("across",), ("last",)
+            ("first",), ("before",), ("across",), ("last",), ("more", "most")
         ]  # fmt: skip
-        assert parts["across",].after == (0, 2)
+        assert parts["across",].after == (0, 1)
         await made.run()
     check_all_empty(devices)
 
@@ -188,7 +189,9 @@ async def test_a_device_waits_for_the_other_and_the_host_for_none() -> None:
             group.start_soon(made.run)
             await anyio.wait_all_tasks_blocked()
             assert kinds(devices[1]).count("launch_graph") == 1
-            last = made._steps[-1].stream
+            [last] = (
+                one.stream for one in made._steps if one.backend.device == NAMES[1]
+            )
             assert not devices[1].is_stream_idle(last)
             devices[0].release_all()
         assert devices[1].is_stream_idle(last)
@@ -226,20 +229,30 @@ def with_host_call() -> LaunchGraphPlan:
     return b.build()
 
 
-def with_loop_over_both(*, carries: bool) -> LaunchGraphPlan:
+def with_while_over_both() -> LaunchGraphPlan:
     b = LaunchGraphBuilder()
     x = b.scratch("x", DType.U32, 4, device="cuda:0")
-    y, z = (b.scratch(name, DType.U32, 4, device="cuda:1") for name in "yz")
+    y = b.scratch("y", DType.U32, 4, device="cuda:1")
+    more = b.scratch("more", DType.U32, 1, device="cuda:1")
     out = b.host("out", DType.U32, 4)
     b.fill(x, 1)
-    b.fill(y, 1)
-    b.fill(z, 1)
-    b.copy(x, y)
-    with b.loop(count=2, name="again", carries=[(y, z)] if carries else []):
-        if not carries:
-            b.copy(x, y)
-        b.kernel(TWO, [y.read, z.write])
-    b.copy_out(z, out)
+    b.fill(more, 1)
+    with b.loop(while_=more, name="again"):
+        b.copy(x, y)
+        b.kernel(TWO, [y.read, more.read_write])
+    b.copy_out(y, out)
+    return b.build()
+
+
+def with_arrays_in_turns() -> LaunchGraphPlan:
+    b = LaunchGraphBuilder()
+    x = b.scratch("x", DType.U32, 4, device="cuda:0")
+    y = b.scratch("y", DType.U32, 4, device="cuda:1")
+    out = b.host("out", DType.U32, 4)
+    b.fill(x, 1)
+    with b.loop(count=2, name="again"):
+        b.copy(x, y)
+        b.copy_out(y, out)
     return b.build()
 
 
@@ -260,11 +273,11 @@ def with_shared_array() -> LaunchGraphPlan:
     ("plan", "words"),
     [
         (with_host_call(), "look: a call on the host"),
-        (with_loop_over_both(carries=True), "again: carries"),
-        (with_loop_over_both(carries=False), "again: its turns are on several"),
+        (with_while_over_both(), "again: .*a value decides on its end"),
+        (with_arrays_in_turns(), "again: .*copy from or to the host: out"),
         (with_shared_array(), "out: an array that one device's part writes"),
     ],
-    ids=["host call", "carries", "loop", "array"],
+    ids=["host call", "while", "arrays in turns", "array"],
 )
 async def test_what_cannot_be_runs_node_by_node_and_says_why(
     plan: LaunchGraphPlan, words: str
@@ -273,13 +286,13 @@ async def test_what_cannot_be_runs_node_by_node_and_says_why(
     async with opened(devices) as session:
         made = await session.prepare(plan, OUT)
         assert not made.is_lowered
-        assert any(words in str(one) for one in made.obstacles)
+        assert any(re.search(words, str(one)) for one in made.obstacles)
         await made.run()
         with pytest.raises(GraphError, match=words):
             await session.prepare(plan, OUT, LaunchOptions(lowering="always"))
         never = await session.prepare(plan, OUT, LaunchOptions(lowering="never"))
         assert (never.is_lowered, never.obstacles) == (False, ())
-        assert words in session.explain(plan)
+        assert re.search(words, session.explain(plan))
     check_all_empty(devices)
 
 

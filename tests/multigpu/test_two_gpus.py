@@ -22,6 +22,7 @@ from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.nodes import BufferSlot
 from accy_async.graph.options import LaunchOptions
 from accy_async.session import MultiSession, open_session
+from accy_async.session.multi.spanning import SpanningPlan
 from tests.devices.test_properties import start
 from tests.graphs.programs import LENGTH, Kernels, Program
 
@@ -146,11 +147,20 @@ async def test_a_random_program_on_the_other_loop(session: MultiSession) -> None
         np.testing.assert_array_equal(program.hosts[name], array, name)
 
 
+@pytest.mark.parametrize("has_loops", [False, True], ids=["flat", "loops"])
 @pytest.mark.parametrize("seed", range(6))
-async def test_random_programs_in_parts(session: MultiSession, seed: int) -> None:
+async def test_random_programs_in_parts(
+    session: MultiSession, seed: int, has_loops: bool
+) -> None:
     """Lowered to graphs of each GPU, they leave what their steps in order would."""
     program = Program(
-        seed, 30, kernels(), has_hosts=False, has_loops=False, devices=NAMES
+        seed,
+        30,
+        kernels(),
+        has_hosts=False,
+        has_loops=has_loops,
+        has_while=False,
+        devices=NAMES,
     )
     expected = program.expected()
     bindings: dict[str, Any] = dict(program.hosts)
@@ -165,10 +175,43 @@ async def test_random_programs_in_parts(session: MultiSession, seed: int) -> Non
         bindings["start"] = event
     options = LaunchOptions(runtime_scalars=tuple(program.scalars))
     made = await session.prepare(program.plan, bindings, options)
-    assert made.is_lowered == (not program.has_external)
+    if not has_loops:  # which may come to what cannot be lowered
+        assert made.is_lowered == (not program.has_external)
     await made.run()
     for name, array in expected.items():
         np.testing.assert_array_equal(program.hosts[name], array, name)
+
+
+async def test_runs_that_are_submitted_follow_each_other(
+    session: MultiSession,
+) -> None:
+    """Each adds on one GPU what the run before left on the other, and takes it back.
+
+    In a loop that carries a pair of buffers, so that each turn reads what the one
+    before has written; none is awaited but the last.
+    """
+    b = LaunchGraphBuilder()
+    count = 1 << 20
+    x = b.buffer("x", DType.U32, count, device="cuda:0")
+    y, z = (b.scratch(name, DType.U32, count, device="cuda:1") for name in "yz")
+    scalars = [ScalarArgument.u32(count)]
+    b.fill(y, 1)
+    with b.loop(count=3, carries=[(y, z)]):
+        b.copy(x, z)
+        b.kernel(kernels().add, [z.read_write, z.read_write, y.read], scalars)
+        b.copy(z, x)
+    plan = b.build()
+    array = await session.upload(np.zeros(count, np.uint32), device="cuda:0")
+    made = await session.prepare(plan, {"x": array}, LaunchOptions(lowering="always"))
+    assert isinstance(made, SpanningPlan)
+    expected = 0
+    for _ in range(8):
+        mark = made.submit()
+        before = 1
+        for _ in range(3):
+            expected = before = expected + before
+    await mark.wait()
+    assert (await session.download(array) == expected).all()
 
 
 def doubled(x: Any) -> Any:

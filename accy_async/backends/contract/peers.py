@@ -62,11 +62,7 @@ class Peers(Sharing):
             return self.stream_wait_event(stream, event)
         self._check("wait_for_peer")
         other._check("wait_for_peer")  # noqa: SLF001 - a backend like this one
-        if not self._can_wait_for(other):
-            raise UnsupportedOperation(
-                f"wait_for_peer: {self._origin.title} cannot wait for events of "
-                f"{other._origin.title}"  # noqa: SLF001
-            )
+        self._require_waits("wait_for_peer", other)
         with _locked(self, other):
             resource = other._table.get(event)  # noqa: SLF001
             mark_of(resource, "wait_for_peer")  # refuses one never recorded
@@ -77,6 +73,41 @@ class Peers(Sharing):
                 state, position, cast("EventState", resource.payload), other
             )
         return position
+
+    def follow_stream(
+        self, stream: StreamHandle | None, leader: StreamHandle | None, peer: Backend
+    ) -> int:
+        """Hold back what is submitted to a stream next until another's work so far.
+
+        What an event between the two would do, for an edge that nobody else looks at:
+        there is no event to make, and none to ask about.
+
+        Args:
+            stream: of this device; None for the default stream.
+            leader: the stream to wait for, with all that it was given until now.
+            peer: the leader's device; this one or another.
+
+        Returns:
+            The wait's position on the stream's timeline.
+
+        Raises:
+            InvalidStream: a stream is not alive, or is another device's.
+            UnsupportedOperation: the two devices cannot wait for each other; the
+                message names both.
+        """
+        other = peer.base
+        self._check("follow_stream")
+        if other is self:
+            with self._lock:
+                state = self._stream(stream)
+                self._follow_stream(state, self._stream(leader))
+                return state.timeline.submitted
+        other._check("follow_stream")  # noqa: SLF001 - a backend like this one
+        self._require_waits("follow_stream", other)
+        with _locked(self, other):
+            state = self._stream(stream)
+            self._follow_peer(state, other, other._stream(leader))  # noqa: SLF001
+            return state.timeline.submitted
 
     def route_to(self, peer: Backend) -> CopyRoute:
         """Which way copies from here to a peer go, and why; looked at once.
@@ -158,6 +189,13 @@ class Peers(Sharing):
         return position
 
     # Within
+
+    def _require_waits(self, call: str, other: Backend) -> None:
+        if not self._can_wait_for(other):
+            raise UnsupportedOperation(
+                f"{call}: {self._origin.title} cannot wait for events of "
+                f"{other._origin.title}"  # noqa: SLF001
+            )
 
     def _find_route(self, other: Backend) -> CopyRoute:
         names = self._origin.device, other._origin.device  # noqa: SLF001

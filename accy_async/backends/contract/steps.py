@@ -75,6 +75,8 @@ class Steps(BackendCore):
                     mark.mark = (timeline, position)
                     mark.time_ns = None
                     self._record(state, position, mark)
+                    if not mark.has_timing:  # see `Streams.record_event`
+                        timeline.request(position)
                 positions.append(launched)
 
 

@@ -78,6 +78,10 @@ class Streams(BackendCore):
             state.mark = (timeline, position)
             state.time_ns = None
             self._record(on, position, state)
+            if not state.has_timing:
+                # Whoever waits for the event must not wait for what comes behind it. A
+                # timed event does without: its time is taken, a flag takes some too.
+                timeline.request(position)
         return position
 
     def stream_wait_event(self, stream: StreamHandle | None, event: EventHandle) -> int:

@@ -245,10 +245,6 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         self._submit(
             "cuEventRecord", cast("CudaEvent", event).native, native, stream=stream
         )
-        if not event.has_timing:
-            # Whoever waits for the event must not wait for what comes behind it. A
-            # timed event does without: its time is taken, the flag takes some too.
-            cast("CudaTimeline", stream.timeline).request(position)
 
     def _stream_wait(
         self, stream: StreamState, position: int, event: EventState

@@ -275,6 +275,16 @@ class RecordingBackend(RecordingScript):
             self._pump()
         return position
 
+    def follow_stream(
+        self, stream: StreamHandle | None, leader: StreamHandle | None, peer: Backend
+    ) -> int:
+        """Record the call; see `Backend.follow_stream`."""
+        self._note("follow_stream", leader)
+        position = super().follow_stream(stream, leader, peer)
+        if self._pending_count or self._woken:
+            self._pump()
+        return position
+
     def copy_to_peer(
         self,
         source: BufferHandle,

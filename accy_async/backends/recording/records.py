@@ -45,6 +45,7 @@ CALL_KINDS = (
     "record_event",
     "stream_wait_event",
     "wait_for_peer",
+    "follow_stream",
     "copy_to_peer",
     "launch",
     "create_graph",

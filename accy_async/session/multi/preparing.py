@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from accy_async.backends.cleanup import raise_together
@@ -56,9 +57,10 @@ async def prepare_spanning(
     Cancellation: nothing is left of it but loaded kernels.
     """
     must = options.lowering is Lowering.ALWAYS
-    found = _parts_to_lower(plan, places, seats, options)
+    split = partial(_parts_to_lower, plan, places, seats)
+    found = split(options)
     parts = [one for one in found if isinstance(one, SpanPart)]
-    if not parts:
+    if len(parts) < len(found):
         obstacles = tuple(one for one in found if isinstance(one, Obstacle))
         if must:
             named = "; ".join(map(str, obstacles))
@@ -67,7 +69,7 @@ async def prepare_spanning(
                 f"lowered: {named}"
             )
         return obstacles
-    made = SpanningPlan(plan, places, seats, crossing, grace_s)
+    made = SpanningPlan(plan, places, seats, crossing, split, grace_s)
     try:
         await made.open(parts, bindings, options)
     except BaseException as error:  # noqa: BLE001 - raised, or said as an obstacle
@@ -94,14 +96,15 @@ def _parts_to_lower(
     def can_wait(waiting: int, waited: int) -> bool:
         return seats[waiting].backend.can_wait_for(seats[waited].backend)
 
-    found = span_parts(plan, places, can_wait)
+    found = span_parts(plan, places, can_wait, options.runtime_scalars)
     obstacles: list[Obstacle] = []
     if options.lowering is not Lowering.ALWAYS and len(plan.nodes) > MOST_NODES:
         many = f"it has {len(plan.nodes)} nodes, more than the {MOST_NODES} that are "
         obstacles.append(Obstacle("", f"{many}lowered unasked"))
     without: set[int] = set()
-    for part in found:
-        if not isinstance(part, SpanPart) or part.plan is None:
+    once = {part.number: part for part in found if isinstance(part, SpanPart)}
+    for part in once.values():
+        if part.plan is None:
             continue
         capabilities = seats[part.device].capabilities
         if not capabilities.device_graphs:

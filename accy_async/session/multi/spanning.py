@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,52 +17,33 @@ from accy_async.backends.handles import BufferBinding
 from accy_async.errors import (
     AccyError,
     GraceExpired,
+    GraphError,
     InvalidType,
     LaunchArgumentMismatch,
     SessionClosed,
 )
 from accy_async.graph.lowering.spanning import SpanPart
-from accy_async.graph.nodes import BufferSlot
-from accy_async.graph.options import Lowering
+from accy_async.graph.nodes import BufferSlot, HostSlot
+from accy_async.session.multi.marks import SpanningMark
+from accy_async.session.multi.steps import Steps
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
-    from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
+    from accy_async.backends.handles import BufferHandle
     from accy_async.dtypes import ScalarArgument
     from accy_async.graph.bindings import Binding
     from accy_async.graph.crossing import CrossingExecutive
     from accy_async.graph.lowering.obstacle import Obstacle
     from accy_async.graph.options import LaunchOptions
     from accy_async.graph.plan import LaunchGraphPlan
-    from accy_async.graph.replaying import PreparedPlan
     from accy_async.graph.whereabouts import Whereabouts
     from accy_async.session.single import Session
 
 __all__ = ["SpanningPlan"]
 
 
-@attrs.define(eq=False)
-class _Step:
-    """A part on its device.
-
-    Attributes:
-        part: the part.
-        seat: the session on its device.
-        stream: what it is submitted to.
-        prepared: a piece; None for a copy.
-        event: recorded behind it, where another part comes after it.
-    """
-
-    part: SpanPart
-    seat: Session
-    stream: StreamHandle
-    prepared: PreparedPlan | None = None
-    event: EventHandle | None = None
-
-    @property
-    def backend(self) -> Backend:
-        """Of its device."""
-        return self.seat.backend
+Split = Callable[["LaunchOptions"], "tuple[SpanPart, ...] | tuple[Obstacle, ...]"]
+"""Gives a plan's parts for these options, or what is in the way."""
 
 
 class SpanningPlan(ClosedOnExit):
@@ -70,7 +51,7 @@ class SpanningPlan(ClosedOnExit):
 
     A run launches one device graph for each part that is of one device, and each copy
     from one device to another; the devices wait for each other, the host for none. It
-    belongs to its session. Runs come one after the other.
+    belongs to its session. Runs come one after the other, on the devices.
     """
 
     obstacles: tuple[Obstacle, ...] = ()
@@ -85,23 +66,29 @@ class SpanningPlan(ClosedOnExit):
         places: Whereabouts,
         seats: Sequence[Session],
         check: CrossingExecutive,
+        split: Split,
         grace_s: float,
     ) -> None:
         self._plan = plan
         self._places = places
         self._seats = tuple(seats)
         self._check_bound = check
+        self._split = split
         self._grace_s = grace_s
-        self._steps: list[_Step] = []
+        self._steps = Steps((), self._seats, self._end)
+        self._made_before = 0
+        self._last = SpanningMark()
+        self._has_arrays = any(isinstance(slot, HostSlot) for slot in plan.slots)
         self._scratch: dict[str, DeviceArray] = {}
         self._bindings: dict[str, Binding] = {}
         self._options: LaunchOptions | None = None
         self._lock = anyio.Lock()
+        self._is_changing = False
         self._is_closed = False
 
     def __repr__(self) -> str:
-        pieces = sum(step.prepared is not None for step in self._steps)
-        how = f"{pieces} graphs, {len(self._steps) - pieces} copies"
+        pieces = self._steps.graphs
+        how = f"{pieces} graphs, {len(list(self._steps)) - pieces} copies"
         return (
             f"<SpanningPlan of {len(self._plan.nodes)} nodes: "
             f"{'closed' if self._is_closed else how}>"
@@ -110,12 +97,12 @@ class SpanningPlan(ClosedOnExit):
     @property
     def made(self) -> int:
         """How often device graphs were made for it; changes in place make none."""
-        return sum(step.prepared.made for step in self._steps if step.prepared)
+        return self._made_before + self._steps.made
 
     @property
     def parts(self) -> tuple[SpanPart, ...]:
         """Its parts, in the order in which they are submitted."""
-        return tuple(step.part for step in self._steps)
+        return self._steps.parts
 
     async def run(self) -> None:
         """Run the plan, and return when all of it is done, on all devices.
@@ -132,17 +119,17 @@ class SpanningPlan(ClosedOnExit):
         """
         async with self._lock:
             self._refuse_closed()
+            while self._has_arrays and not self._last.is_reached:
+                await self._last.wait_reached()
+                self._refuse_closed()
             errors: list[Exception] = []
-            try:
-                self._submit()
-            except AccyError as error:
-                errors.append(error)
             primary: BaseException | None = None
             try:
-                if not errors:
-                    for step in self._steps:
-                        if self._is_closed:  # while this waited
-                            raise SessionClosed("this prepared plan was closed")
+                await self._submit().wait_reached()
+                if self._is_closed:  # while this waited
+                    raise SessionClosed("this prepared plan was closed")
+                for step in self._steps:
+                    if step.line.has_failed:
                         await step.backend.wait_stream(step.stream)
             except AccyError as error:
                 errors.append(error)
@@ -151,6 +138,31 @@ class SpanningPlan(ClosedOnExit):
             if errors or primary is not None:
                 await self._settle(errors)
             self._raise(primary, errors)
+            for seat in self._seats:  # what this wait showed to be idle
+                seat.backend.reaper.sweep()
+
+    def submit(self) -> SpanningMark:
+        """Submit a run without waiting for it: ``await mark.wait()`` does. Sync.
+
+        Runs that are submitted one after the other follow each other on the devices:
+        each begins on all of them when the one before has ended on all.
+
+        Raises:
+            GraphError: it copies from or to arrays of the host, and its last run is not
+                done; or it is being rebound.
+            DeviceError: a device refused a part, or is lost; those before it are under
+                way.
+            InvalidGraph, InvalidBuffer: something that it uses was destroyed.
+            SessionClosed: it was closed, or its session was.
+        """
+        self._refuse_closed()
+        if self._is_changing:
+            raise GraphError("submit: the plan is being rebound; wait for that first")
+        if self._has_arrays and not self._last.is_reached:
+            raise GraphError(
+                "submit: the arrays of the last run are still in use; wait for it first"
+            )
+        return self._submit()
 
     async def rebind(
         self,
@@ -158,6 +170,9 @@ class SpanningPlan(ClosedOnExit):
         runtime_scalars: Sequence[ScalarArgument] | None = None,
     ) -> None:
         """Have the next runs use other buffers, arrays and scalars.
+
+        Where scalars count the turns of loops over several devices, or of such with
+        carries, other scalars may take other device graphs.
 
         Args:
             bindings: those that change, each on the device of the one before; the
@@ -190,17 +205,16 @@ class SpanningPlan(ClosedOnExit):
             )
             self._check_places(merged)
             errors: list[Exception] = []
+            self._is_changing = True
             with anyio.CancelScope(shield=True):
                 try:
-                    for step in self._steps:
-                        if step.prepared is not None:
-                            given = _used(step, merged, changes)
-                            await step.prepared.rebind(given, runtime_scalars)
+                    await self._change(merged, changes, options, runtime_scalars)
                 except Exception as error:  # noqa: BLE001 - raised together below
                     errors.append(error)
                     self.close_now(errors)
+                finally:
+                    self._is_changing = False
             raise_together("rebinding a plan", None, errors)
-            self._bindings, self._options = dict(merged), options
 
     async def aclose(self) -> None:
         """Give back what it has; work in flight is awaited for the session's grace.
@@ -243,50 +257,61 @@ class SpanningPlan(ClosedOnExit):
                 self._scratch[slot.name] = DeviceArray.allocate(
                     backend, slot.shape, slot.dtype
                 )
-        followed = {place for part in parts for place in part.after}
-        for place, part in enumerate(parts):
-            seat = self._seats[part.device]
-            if part.plan is None:
-                step = _Step(part, seat, seat.backend.create_stream())
-                self._steps.append(step)
-            else:
-                tuning = {n: c for n, c in options.tuning.items() if n in part.nodes}
-                mine = attrs.evolve(options, lowering=Lowering.ALWAYS, tuning=tuning)
-                bound = {s.name: self._memory(s.name) for s in part.plan.slots}
-                prepared = await seat.prepare(part.plan, bound, mine)
-                assert prepared.stream is not None
-                step = _Step(part, seat, prepared.stream, prepared)
-                self._steps.append(step)
-            if place in followed:
-                step.event = seat.backend.create_event()
+        await self._open_steps(parts)
+
+    async def _open_steps(self, parts: Sequence[SpanPart]) -> None:
+        assert self._options is not None
+        self._steps = Steps(parts, self._seats, self._end)
+        await self._steps.open(self._memory, self._options)
+
+    async def _change(
+        self,
+        merged: Mapping[str, Binding],
+        changes: Mapping[str, Binding],
+        options: LaunchOptions,
+        runtime_scalars: Sequence[ScalarArgument] | None,
+    ) -> None:
+        """Follow what it is bound to from now on; see `rebind`."""
+        parts: Sequence[SpanPart] = self._steps.parts
+        if runtime_scalars is not None:
+            found = self._split(options)
+            parts = [one for one in found if isinstance(one, SpanPart)]
+            if len(parts) < len(found):
+                named = "; ".join(map(str, found))
+                raise GraphError(f"with these scalars it cannot be lowered: {named}")
+        shapes = [[one.shape for one in these] for these in (parts, self._steps.parts)]
+        if shapes[0] == shapes[1]:
+            await self._steps.rebind(merged, changes, runtime_scalars)
+            self._bindings, self._options = dict(merged), options
+            return
+        await self._last.wait_reached()
+        self._made_before += self._steps.made
+        errors: list[Exception] = []
+        self._steps.close_now(errors)
+        raise_together("rebinding a plan", None, errors)
+        self._bindings, self._options = dict(merged), options
+        self._last = SpanningMark()
+        await self._open_steps(parts)
 
     def _memory(self, slot: str) -> Binding:
         scratch = self._scratch.get(slot)
         return self._bindings[slot] if scratch is None else scratch
 
-    def _submit(self) -> None:
+    def _submit(self) -> SpanningMark:
         """Submit every part behind those that it comes after."""
-        for step in self._steps:
-            backend = step.backend
-            for place in step.part.after:
-                before = self._steps[place]
-                assert before.event is not None
-                backend.wait_for_peer(step.stream, before.event, before.backend)
-            if step.prepared is not None:
-                step.prepared.submit()
-            else:
-                assert step.part.copy is not None
-                source, target = map(self._handle, step.part.copy)
-                one, two = map(self._backend_of, step.part.copy)
-                one.copy_to_peer(source, target, two, stream=step.stream)
-            if step.event is not None:
-                backend.record_event(step.event, step.stream)
+        try:
+            self._last = self._steps.submit(self._last)
+        except BaseException:
+            self._last = self._steps.mark()
+            raise
+        return self._last
 
-    def _handle(self, slot: str) -> BufferHandle:
+    def _end(self, slot: str) -> tuple[BufferHandle, Backend]:
+        """What a copy is from or to."""
         memory = self._memory(slot)
         if isinstance(memory, (DeviceArray, BufferBinding)):
             memory = memory.handle
-        return memory  # type: ignore[return-value]
+        return memory, self._backend_of(slot)  # type: ignore[return-value]
 
     def _backend_of(self, slot: str) -> Backend:
         return self._seats[self._places.slots[self._plan.slot_index[slot]]].backend
@@ -318,7 +343,7 @@ class SpanningPlan(ClosedOnExit):
             backend = step.backend
             if not backend.is_healthy or not backend.is_alive(step.stream):
                 continue
-            line = backend.mark(step.stream).timeline
+            line = step.line
             left_s = max(until - anyio.current_time(), 0.0)
             wait = partial(line.wait_reached, line.submitted)
             settled = await backend.settle(wait, left_s)
@@ -346,21 +371,6 @@ class SpanningPlan(ClosedOnExit):
         if self._is_closed:
             return
         self._is_closed = True
-        for step in self._steps:
-            if step.prepared is not None:
-                step.prepared.close_now(errors)
-            else:
-                destroy_all(step.backend, (step.stream,), errors)
-            if step.event is not None:
-                destroy_all(step.backend, (step.event,), errors)
+        self._steps.close_now(errors)
         for name, array in self._scratch.items():
             destroy_all(self._backend_of(name), (array.handle,), errors)
-
-
-def _used(
-    step: _Step, merged: Mapping[str, Binding], changes: Mapping[str, Binding]
-) -> dict[str, Binding]:
-    """Of what changes, that which a piece uses."""
-    assert step.part.plan is not None
-    names = {slot.name for slot in step.part.plan.slots}
-    return {name: merged[name] for name in changes if name in names}
