@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from accy_async.backends.vulkan.batches import at_work
 from accy_async.backends.vulkan.memory import MemoryKind
 from accy_async.backends.vulkan.regions import Pattern, copy_region, fill_region
-from accy_async.backends.vulkan.streams import Operation
+from accy_async.backends.vulkan.streams import Operation, take_failure
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
@@ -291,11 +291,7 @@ class WaitFor(Operation):
 
     def hand_over(self, stream: VulkanStream) -> None:
         cause = self._stream.timeline.error_at(self._mark.position)
-        if cause is not None:
-            consequence = cause.copy()
-            consequence.is_consequence = True
-            consequence.__cause__ = cause
-            stream.timeline.fail(self.position, consequence)
+        take_failure(stream, self.position, cause)
         stream.end_with(self.position, self._mark.batch(self._stream))
 
 

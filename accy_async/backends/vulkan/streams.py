@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.batches import Batch
     from accy_async.backends.vulkan.queue import VulkanQueue
     from accy_async.backends.vulkan.timeline import VulkanTimeline
+    from accy_async.errors import DeviceError
 
-__all__ = ["Operation", "VulkanStream"]
+__all__ = ["Operation", "VulkanStream", "take_failure"]
 
 _LEAST_APART_BYTES = 1 << 20
 """Smaller copies go where the kernels go: from one queue to another and back again
@@ -168,3 +169,15 @@ class VulkanStream(StreamState):
             return [(batch.queue, batch.number)]
         found = ((queue, queue.oldest) for queue in self.queues)
         return [(queue, one.number) for queue, one in found if one is not None]
+
+
+def take_failure(
+    stream: VulkanStream, position: int, cause: DeviceError | None
+) -> None:
+    """Fail a stream's wait for what has failed elsewhere, if it has."""
+    if cause is None:
+        return
+    consequence = cause.copy()
+    consequence.is_consequence = True
+    consequence.__cause__ = cause
+    stream.timeline.fail(position, consequence)
