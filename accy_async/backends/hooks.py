@@ -90,6 +90,13 @@ class BackendHooks(PeerHooks, ABC):
         """Load a kernel; returns the payload of its resource."""
 
     @abstractmethod
+    def _memory_statistics(self) -> dict[str, int]:
+        """Bytes of the device's memory by name, see `Backend.memory_statistics`."""
+
+    def _trim(self, keep_bytes: int) -> None:
+        """Give memory that is kept for later buffers back, down to that much."""
+
+    @abstractmethod
     def _allocate(self, byte_size: int, alignment: int) -> object:
         """Get device memory; returns the payload of its resource."""
 

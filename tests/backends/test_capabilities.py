@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -17,8 +18,16 @@ from accy_async.artifact import (
     PushConstants,
     SubgroupFeatures,
 )
-from accy_async.backends import Capabilities, DeviceIdentity
-from accy_async.errors import CapabilityMismatch, UnsupportedOperation
+from accy_async.backends import Capabilities, DeviceIdentity, RecordingBackend
+from accy_async.backends.cpu import CpuBackend
+from accy_async.backends.cuda import CudaBackend
+from accy_async.backends.vulkan import VulkanBackend
+from accy_async.errors import (
+    CapabilityMismatch,
+    InvalidType,
+    InvalidValue,
+    UnsupportedOperation,
+)
 
 IDENTITY = DeviceIdentity(
     backend=BackendKind.CUDA,
@@ -216,3 +225,16 @@ def test_fingerprint_tells_unlike_devices_apart() -> None:
     ]
     assert len({one.fingerprint for one in (IDENTITY, *others)}) == 5
     assert DEVICE.fingerprint == IDENTITY.fingerprint
+
+
+@pytest.mark.parametrize(
+    "kind", [RecordingBackend, CpuBackend, CudaBackend, VulkanBackend]
+)
+@pytest.mark.parametrize("limit", [-1, 2**63, True, 1.5, "1 GiB"])
+def test_what_is_no_limit_of_memory_is_refused_by_name(
+    kind: Callable[..., object], limit: object
+) -> None:
+    """Before a driver is looked for."""
+    with pytest.raises(InvalidValue, match=r"Backend\.memory_limit_bytes") as refused:
+        kind(memory_limit_bytes=limit)
+    assert isinstance(refused.value, InvalidType) == (type(limit) is not int)

@@ -27,6 +27,7 @@ from accy_async.errors import (
     InvalidBuffer,
     InvalidEvent,
     InvalidStream,
+    InvalidType,
     SessionClosed,
     UnsupportedOperation,
 )
@@ -53,6 +54,32 @@ KINDS: dict[type[Handle], tuple[str, type[AccyError]]] = {
     StreamHandle: ("streams", InvalidStream),
     EventHandle: ("events", InvalidEvent),
 }
+
+
+def test_memory_is_counted_and_given_back(device: Device) -> None:
+    backend = device.backend
+    before = backend.memory_statistics()
+    buffer = backend.allocate_buffer(1 << 20)
+    during = backend.memory_statistics()
+    assert during["used_bytes"] >= before["used_bytes"] + (1 << 20)
+    assert during["used_bytes"] <= during["reserved_bytes"]
+    unknown = backend.capabilities.identity.memory_bytes == 0
+    assert unknown or during["reserved_bytes"] <= during["limit_bytes"]
+    backend.destroy(buffer)
+    backend.trim(1 << 40)
+    backend.trim()
+    after = backend.memory_statistics()
+    assert after["used_bytes"] == before["used_bytes"]
+    assert after["reserved_bytes"] <= during["reserved_bytes"]
+    for wrong in (-1, 2**63):
+        with pytest.raises(InvalidBuffer, match="keep_bytes"):
+            backend.trim(wrong)
+    with pytest.raises(InvalidType, match="keep_bytes"):
+        backend.trim(1.5)  # type: ignore[arg-type]
+    backend.close()
+    for call in (backend.trim, backend.memory_statistics):
+        with pytest.raises(SessionClosed):
+            call()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -350,7 +350,7 @@ def test_c63_new_buffers_each_time() -> None:
                 found = await session.download(z)
                 wanted = values[:size] * np.uint32(number) + 2 * values[:size]
                 np.testing.assert_array_equal(found[:size], wanted)
-                used.append(backend.memory_statistics()["used_bytes"])  # type: ignore[attr-defined]
+                used.append(backend.memory_statistics()["used_bytes"])
             y.free()
             z.free()
         assert prepared is not None

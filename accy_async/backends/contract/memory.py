@@ -18,6 +18,7 @@ from accy_async.backends.resources import Resource
 from accy_async.errors import (
     InvalidBuffer,
     InvalidType,
+    InvalidValue,
     OutOfMemory,
     ReadBufferDestinationTooSmall,
 )
@@ -91,8 +92,8 @@ class Memory(Ownership):
             OutOfMemory: there is no room, with the sizes in the message.
         """
         self._check("allocate_buffer")
-        check_size("byte_size", byte_size)
-        check_size("alignment", alignment)
+        check_size("allocate_buffer.byte_size", byte_size)
+        check_size("allocate_buffer.alignment", alignment)
         if alignment < 1 or alignment & (alignment - 1):
             raise InvalidBuffer(f"alignment: got {alignment}, expected a power of two")
         self._discard_abandoned()
@@ -110,6 +111,39 @@ class Memory(Ownership):
                 f" ({byte_size} bytes)",
             )
         return cast("BufferHandle", resource.handle)
+
+    def memory_statistics(self) -> dict[str, int]:
+        """How much memory buffers take, and may take, in bytes. Sync.
+
+        Returns:
+            ``used_bytes`` of buffers that are not freed; ``reserved_bytes`` taken from
+            the device for them, what is kept for later ones included;
+            ``limit_bytes``, the backend's limit, or else all that the device has, 0
+            where that is unknown. On GPUs there is more: the most that was used and
+            reserved so far (CUDA), what copies are staged in (Vulkan).
+
+        Raises:
+            SessionClosed: the backend is closed.
+            DeviceLost: the device is gone, and its memory with it.
+        """
+        self._check("memory_statistics")
+        return self._memory_statistics()
+
+    def trim(self, keep_bytes: int = 0) -> None:
+        """Give memory that no buffer takes back to the device. Sync.
+
+        Args:
+            keep_bytes: how much stays reserved nevertheless, where so much is. A
+                backend that keeps none for later has none to give back.
+
+        Raises:
+            InvalidType, InvalidBuffer: that is no number of bytes.
+            SessionClosed: the backend is closed.
+            DeviceLost: the device is gone.
+        """
+        self._check("trim")
+        check_size("trim.keep_bytes", keep_bytes)
+        self._trim(keep_bytes)
 
     def _allocate_or_reclaim(self, byte_size: int, alignment: int) -> object:
         """Get device memory, if need be from what waits to be freed."""
@@ -295,9 +329,24 @@ class Memory(Ownership):
 
 def check_size(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidType(f"allocate_buffer.{name}", value, "an integer")
+        raise InvalidType(name, value, "an integer")
     if not 0 <= value < 2**63:
         raise InvalidBuffer(f"{name}: got {value}, expected 0 or more, below 2**63")
+
+
+def check_memory_limit(kind: str, value: object) -> None:
+    """Refuse what is no limit of a backend's memory.
+
+    Raises:
+        InvalidType, InvalidValue: naming the backend.
+    """
+    if value is None:
+        return
+    name, expected = f"{kind}.memory_limit_bytes", "0 or more, below 2**63, or None"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidType(name, value, expected)
+    if not 0 <= value < 2**63:
+        raise InvalidValue(name, value, expected)
 
 
 def check_range(buffer: Resource, offset: int, size: int, what: str) -> None:

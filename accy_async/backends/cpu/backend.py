@@ -11,6 +11,7 @@ from accy_async.artifact.formats import BackendKind
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.artifact.native.host import core_count
 from accy_async.backends.base import DEFAULT_GRACE_S
+from accy_async.backends.contract.memory import check_memory_limit
 from accy_async.backends.cpu.identity import cpu_capabilities
 from accy_async.backends.cpu.kernels import CpuKernel, CpuLaunch, load_kernel
 from accy_async.backends.cpu.memory import CpuAllocator, CpuMemory, borrowed
@@ -79,12 +80,7 @@ class CpuBackend(CpuPeers):
         count = core_count() if workers is None else workers
         if count < 1:
             raise InvalidValue("CpuBackend.workers", workers, "at least 1, or None")
-        if memory_limit_bytes is not None and memory_limit_bytes < 0:
-            raise InvalidValue(
-                "CpuBackend.memory_limit_bytes",
-                memory_limit_bytes,
-                "0 or more, or None",
-            )
+        check_memory_limit("CpuBackend", memory_limit_bytes)
         self._capabilities = cpu_capabilities(count, max_streams, index)
         self._allocator = CpuAllocator(memory_limit_bytes)
         self._pool = WorkerPool(count)
@@ -105,6 +101,15 @@ class CpuBackend(CpuPeers):
     def bytes_in_use(self) -> int:
         """The sizes of all buffers not freed yet, together."""
         return self._allocator.bytes_in_use
+
+    def _memory_statistics(self) -> dict[str, int]:
+        used, limit = self._allocator.bytes_in_use, self._allocator.limit_bytes
+        memory_bytes = self._capabilities.identity.memory_bytes
+        return {
+            "used_bytes": used,
+            "reserved_bytes": used,
+            "limit_bytes": memory_bytes if limit is None else limit,
+        }
 
     def _end(self) -> None:
         """Have the threads end when what was submitted is done."""

@@ -55,10 +55,13 @@ class CpuAllocator:
     Args:
         limit_bytes: what all buffers may take together; None for no limit but
             the system's.
+
+    Attributes:
+        limit_bytes: that.
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._bytes_in_use = 0
 
@@ -73,7 +76,7 @@ class CpuAllocator:
         Raises:
             OutOfMemory: the limit or the system forbids it.
         """
-        limit = self._limit_bytes
+        limit = self.limit_bytes
         with self._lock:
             if limit is not None and self._bytes_in_use + byte_size > limit:
                 raise OutOfMemory(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.cleanup import do_all
+from accy_async.backends.contract.memory import check_memory_limit
 from accy_async.backends.cuda.conditions import Conditions
 from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.debugging import SynchronousDriver
@@ -75,6 +76,7 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         memory_limit_bytes: int | None = None,
         debug: bool = False,
     ) -> None:
+        check_memory_limit("CudaBackend", memory_limit_bytes)
         self._context = CudaContext(device)
         with ExitStack() as undo:
             undo.callback(self._context.release)
@@ -114,12 +116,10 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         """The device's UUID, as ``GPU-...``: opens it again, whatever its index."""
         return self._context.uuid
 
-    def memory_statistics(self) -> dict[str, int]:
-        """Bytes in use, and bytes that the pool has from the device."""
+    def _memory_statistics(self) -> dict[str, int]:
         return self._pool.statistics()
 
-    def trim(self, keep_bytes: int = 0) -> None:
-        """Give memory that is not in use back to the device, down to that much."""
+    def _trim(self, keep_bytes: int) -> None:
         self._pool.trim(keep_bytes)
 
     def _end(self) -> None:

@@ -174,17 +174,21 @@ class DevicePool:
         self._context.check(answer, "cuMemPoolTrimTo")
 
     def statistics(self) -> dict[str, int]:
-        """Bytes in use and bytes that the pool has from the device."""
+        """Bytes in use, bytes that the pool has, and the most of both so far."""
         driver = self._context.driver
         kinds = driver.CUmemPool_attribute
         found = {}
         for name, attribute in (
             ("used_bytes", kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
             ("reserved_bytes", kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
+            ("peak_used_bytes", kinds.CU_MEMPOOL_ATTR_USED_MEM_HIGH),
+            ("peak_reserved_bytes", kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH),
         ):
             with self._context.relaxed():
                 answer = driver.cuMemPoolGetAttribute(self._pool, attribute)
             found[name] = int(self._context.check(answer, "cuMemPoolGetAttribute"))
+        memory_bytes = self._context.capabilities.identity.memory_bytes
+        found["limit_bytes"] = memory_bytes if self._limit is None else self._limit
         return found
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from accy_async.artifact.formats import (
 from accy_async.artifact.requirements import DeviceFeatures
 from accy_async.backends.base import DEFAULT_GRACE_S, Backend
 from accy_async.backends.capabilities import Capabilities, DeviceIdentity
+from accy_async.backends.contract.memory import check_memory_limit
 from accy_async.backends.handles import (
     StreamHandle,
 )
@@ -73,6 +74,7 @@ class RecordingCore(Backend):
         self.format = chosen
         self.fail_load_after_count = fail_load_after_count
         self.fail_buffer_allocate_after_count = fail_buffer_allocate_after_count
+        check_memory_limit("RecordingBackend", memory_limit_bytes)
         self.memory_limit_bytes = memory_limit_bytes
         self.operation_ns = operation_ns
         self.create_count = self.load_count = self.launch_count = 0

@@ -51,6 +51,15 @@ class RecordingHooks(RecordingCore):
     def _load(self, artifact: KernelArtifact) -> object:
         return artifact
 
+    def _memory_statistics(self) -> dict[str, int]:
+        used, limit = self._bytes_in_use, self.memory_limit_bytes
+        memory_bytes = self.capabilities.identity.memory_bytes
+        return {
+            "used_bytes": used,
+            "reserved_bytes": used,
+            "limit_bytes": memory_bytes if limit is None else limit,
+        }
+
     def _allocate(self, byte_size: int, alignment: int) -> object:
         del alignment
         limit = self.fail_buffer_allocate_after_count

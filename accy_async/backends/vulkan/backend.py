@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from accy_async.artifact.formats import BackendKind
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.base import DEFAULT_GRACE_S
+from accy_async.backends.contract.memory import check_memory_limit
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
 from accy_async.backends.vulkan.barriers import Synchronization
@@ -92,6 +93,7 @@ class VulkanBackend(VulkanPeers):
         validation: bool = False,
         debug: bool = False,
     ) -> None:
+        check_memory_limit("VulkanBackend", memory_limit_bytes)
         if isinstance(queues, bool) or not isinstance(queues, int):
             raise InvalidType("VulkanBackend.queues", queues, _QUEUES)
         if queues < 1:
@@ -145,12 +147,10 @@ class VulkanBackend(VulkanPeers):
         """What the validation layer has said so far, the end of the device included."""
         return tuple(self._device.messages)
 
-    def memory_statistics(self) -> dict[str, int]:
-        """Bytes in use and taken from the device, for buffers and for staging."""
+    def _memory_statistics(self) -> dict[str, int]:
         return self._allocator.statistics()
 
-    def trim(self, keep_bytes: int = 0) -> None:
-        """Give memory that is not in use back to the device, down to that much."""
+    def _trim(self, keep_bytes: int) -> None:
         self._allocator.trim(keep_bytes)
 
     def _end(self) -> None:

@@ -173,6 +173,7 @@ class Allocator:
 
     def statistics(self) -> dict[str, int]:
         """Bytes in use and bytes taken from the device, of buffers and of the rest."""
+        memory_bytes = self._device.capabilities.identity.memory_bytes
         with self._lock:
             reserved = {
                 kind: sum(block.byte_size for block in self._blocks[kind])
@@ -182,6 +183,7 @@ class Allocator:
             return {
                 "used_bytes": self._used[MemoryKind.DEVICE],
                 "reserved_bytes": reserved[MemoryKind.DEVICE],
+                "limit_bytes": memory_bytes if self._limit is None else self._limit,
                 "staging_used_bytes": sum(self._used[kind] for kind in staging),
                 "staging_reserved_bytes": sum(reserved[kind] for kind in staging),
                 "allocations": sum(map(len, self._blocks.values())),
