@@ -26,6 +26,7 @@ __all__ = ["SUBSETS", "command", "find_sanitizer", "main", "run"]
 
 _KERNELS = (
     "tests/gpu/test_scan.py",
+    "tests/gpu/test_products.py",
     "tests/kernels/test_regions.py",
     "tests/fragment/test_results.py",
 )
