@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import anyio
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from accy_async.backends import RecordingBackend
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import (
-    AccyError,
     DeviceLost,
     GraceExpired,
     GraphError,
@@ -25,55 +19,17 @@ from accy_async.errors import (
     SessionClosed,
 )
 from accy_async.graph.builder import LaunchGraphBuilder
-from accy_async.graph.lowering.obstacle import Obstacle
-from accy_async.graph.lowering.spanning import SpanPart, span_parts
-from accy_async.graph.nodes import BufferSlot
 from accy_async.graph.options import LaunchOptions
 from accy_async.graph.plan import LaunchGraphPlan
-from accy_async.graph.whereabouts import Whereabouts
-from accy_async.session import MultiSession, open_session
 from accy_async.session.multi.spanning import SpanningPlan
 from tests.devices.parts import ONE, TWO, check_all_empty, gpus, opened, ring
-from tests.graph.graphs import kernel_entry
-from tests.graphs.programs import Program, named_kernels
+from tests.devices.spans import kinds, prepared_pair
 from tests.graphs.scenes import leaves
-from tests.harness.steps import cancel_scope, perform
 
 pytestmark = pytest.mark.anyio
 
 NAMES = ["cuda:0", "cuda:1"]
 OUT = {"out": np.zeros(4, np.uint32)}
-
-
-def pair() -> LaunchGraphPlan:
-    """Two kernels on each device, a copy across, a loop, with a scalar of the run's."""
-    b = LaunchGraphBuilder()
-    scaled = kernel_entry(1, runtime_scalar_argument_count=1)
-    x = b.buffer("x", DType.U32, 4, device="cuda:0")
-    y = b.scratch("y", DType.U32, 4, device="cuda:1")
-    z = b.scratch("z", DType.U32, 4, device="cuda:1")
-    b.kernel(scaled, [x.read_write], [b.runtime_scalar()], name="first")
-    b.kernel(ONE, [x.read_write], name="second")
-    b.copy(x, y, name="across")
-    with b.loop(count=3):
-        b.kernel(TWO, [y.read, z.write], name="third")
-    b.kernel(ONE, [x.read_write], name="beside")
-    return b.build()
-
-
-def scalar(value: int = 1, **more: object) -> LaunchOptions:
-    return LaunchOptions(runtime_scalars=(ScalarArgument.u32(value),), **more)  # type: ignore[arg-type]
-
-
-async def prepared_pair(session: MultiSession) -> SpanningPlan:
-    x = session.allocate(4, DType.U32, device="cuda:0")
-    made = await session.prepare(pair(), {"x": x}, scalar())
-    assert isinstance(made, SpanningPlan)
-    return made
-
-
-def kinds(device: RecordingBackend) -> list[str]:
-    return [call.kind for call in device.calls]
 
 
 async def test_each_devices_part_is_one_graph_and_the_copies_stay() -> None:
@@ -397,154 +353,3 @@ async def test_a_cancelled_run_waits_for_the_grace_and_is_closed_after_it() -> N
         with pytest.raises(SessionClosed):
             await made.run()
     check_all_empty(devices)
-
-
-async def play(devices: Sequence[RecordingBackend]) -> list[BaseException]:
-    """Prepare, run, rebind, run and close; what was raised."""
-    raised: list[BaseException] = []
-    try:
-        async with opened(devices) as session:
-            try:
-                with session.allocate(4, DType.U32, device="cuda:0") as x:
-                    options = scalar(lowering="always")
-                    made = await session.prepare(pair(), {"x": x}, options)
-                    try:
-                        await made.run()
-                        await made.rebind(runtime_scalars=[ScalarArgument.u32(2)])
-                        await made.run()
-                    finally:
-                        await made.aclose()
-            except (AccyError, ExceptionGroup) as error:
-                raised += leaves(error)
-    except (AccyError, ExceptionGroup) as error:
-        raised += leaves(error)
-    for device in devices:
-        device.release_all()
-    check_all_empty(devices)
-    return raised
-
-
-@pytest.mark.parametrize("anyio_backend", [("asyncio", {})], ids=["asyncio"])
-async def test_each_call_failing_once_and_each_device_lost_at_each_call() -> None:
-    """The error comes out, and nothing is left on either device."""
-    plain = gpus(2)
-    assert not await play(plain)
-    for number in range(2):
-        for nth in range(1, len(plain[number].calls) + 1):
-            devices = gpus(2)
-            devices[number].fail("*", nth)
-            raised = await play(devices)
-            assert len(raised) == 1, (number, nth, kinds(devices[number])[nth - 1])
-            lost = gpus(2)
-
-            def lose(
-                call: object, device: RecordingBackend = lost[number], nth: int = nth
-            ) -> None:
-                del call
-                if len(device.calls) == nth:
-                    device.lose_device("gone")
-
-            lost[number].on_call = lose
-            raised = await play(lost)
-            assert raised
-            assert all(isinstance(one, DeviceLost) for one in raised), raised
-
-
-async def test_each_await_cancelled_once() -> None:
-    class Both:
-        calls: tuple[object, ...] = ()
-
-        def __init__(self) -> None:
-            self.devices = gpus(2, is_holding=True)
-
-        def release_all(self) -> None:
-            for device in self.devices:
-                device.release_all()
-
-    async def cut(step: int | None) -> int:
-        both = Both()
-        injections = {} if step is None else {step: cancel_scope}
-        outcome = await perform(
-            both,  # type: ignore[arg-type]
-            functools.partial(play, both.devices),
-            injections,
-            both.release_all,
-        )
-        both.release_all()
-        check_all_empty(both.devices)
-        return outcome.steps
-
-    for step in range(1, await cut(None) + 1):
-        await cut(step)
-
-
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(
-    seed=st.integers(0, 2**32 - 1), length=st.integers(2, 30), count=st.integers(2, 3)
-)
-def test_random_plans_in_parts_keep_every_edge_and_run(
-    seed: int, length: int, count: int
-) -> None:
-    """Each node is in one part, each part is one device's, and no order is lost."""
-    devices = gpus(count)
-    names = [device.device for device in devices]
-    program = Program(
-        seed, length, named_kernels(), has_hosts=False, has_loops=False, devices=names
-    )
-    plan = program.plan
-    options = LaunchOptions(runtime_scalars=tuple(program.scalars))
-
-    async def look() -> None:
-        async with open_session(devices=devices) as session:
-            bound: dict[str, Any] = dict(program.hosts)
-            for slot in plan.slots:
-                if isinstance(slot, BufferSlot) and not slot.is_scratch:
-                    bound[slot.name] = session.allocate(
-                        slot.shape, DType.U32, device=slot.device
-                    )
-            if program.has_external:
-                event = session.on(0).backend.create_event()
-                session.on(0).backend.record_event(event)
-                bound["start"] = event
-            places = session.locate(plan, bound)
-            check_parts(plan, places, span_parts(plan, places, lambda *_: True))
-            made = await session.prepare(plan, bound, options)
-            for _ in range(2):
-                await made.run()
-            await made.aclose()
-
-    anyio.run(look)
-    check_all_empty(devices)
-
-
-def check_parts(
-    plan: LaunchGraphPlan, places: Whereabouts, found: Sequence[SpanPart | Obstacle]
-) -> None:
-    parts = [one for one in found if isinstance(one, SpanPart)]
-    if not parts:
-        return
-    names = [name for part in parts for name in part.nodes]
-    assert sorted(names) == sorted(node.name for node in plan.nodes)
-    of = {name: place for place, part in enumerate(parts) for name in part.nodes}
-    reached: list[set[int]] = []
-    for place, part in enumerate(parts):
-        assert all(before < place for before in part.after)
-        reached.append({place}.union(*(reached[before] for before in part.after)))
-        if part.plan is not None:
-            on = {places.nodes[plan.node_index[name]] for name in part.nodes}
-            assert on == {part.device}
-    edges = [(edge.before, edge.after) for edge in plan.dependencies]
-    edges += [
-        (plan.nodes[edge.before].name, plan.nodes[edge.after].name)
-        for edge in plan.order_edges
-    ]
-    for before, after in edges:
-        assert of[before] in reached[of[after]]
-        part = parts[of[after]]
-        if of[before] == of[after] and part.plan is not None:
-            assert comes_after(part.plan, before, after)
-
-
-def comes_after(plan: LaunchGraphPlan, before: str, after: str) -> bool:
-    """Whether a piece has an edge between two of its nodes."""
-    return (before, after) in {(one.before, one.after) for one in plan.dependencies}

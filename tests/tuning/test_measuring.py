@@ -8,18 +8,8 @@ import attrs
 import pytest
 
 from accy_async.backends import EventHandle, LaunchRequest
-from accy_async.errors import (
-    DeviceError,
-    DeviceLost,
-    InvalidType,
-    InvalidValue,
-    LaunchArgumentMismatch,
-    OutOfMemory,
-    TuningStopped,
-)
+from accy_async.errors import InvalidType, InvalidValue, LaunchArgumentMismatch
 from accy_async.tuning import (
-    CandidateStatus,
-    KeptRounds,
     MeasureOptions,
     RaceRules,
     Standing,
@@ -28,14 +18,7 @@ from accy_async.tuning import (
     open_measurement,
 )
 from accy_async.tuning.measuring import Candidate
-from tests.tuning.devices import (
-    Durations,
-    ScriptedDevice,
-    cancelling_at,
-    candidates,
-    noisy,
-    number_of,
-)
+from tests.tuning.devices import Durations, ScriptedDevice, candidates, noisy, number_of
 
 pytestmark = pytest.mark.anyio
 
@@ -208,214 +191,6 @@ class Starting(ScriptedDevice):
         return super().elapsed_ns(start, end)
 
 
-# Rejections
-
-
-async def test_a_candidate_that_fails_is_rejected_and_the_others_go_on() -> None:
-    device = ScriptedDevice(noisy([1e5, 0.5e5, 0.9e5]))
-    device.fail_execution(2, message="misaligned address")
-    outcome = await measure(device, candidates(device, 3), QUICK)
-    failed = outcome.candidate("c1")
-    assert failed.status is CandidateStatus.FAILED
-    assert "misaligned address" in failed.reason
-    assert failed.median_ns is None
-    assert outcome.winner == "c2"
-    assert device.left() == {}
-
-
-async def test_one_that_cannot_be_launched_is_rejected() -> None:
-    device = ScriptedDevice(noisy([1e5, 1e5, 0.9e5]))
-    given = candidates(device, 3)
-    too_wide = attrs.evolve(
-        given[1].request,
-        geometry=attrs.evolve(given[1].request.geometry, threadgroup=(1025, 1, 1)),
-    )
-    given[1] = attrs.evolve(given[1], request=too_wide)
-    outcome = await measure(device, given, QUICK)
-    assert outcome.candidate("c1").status is CandidateStatus.FAILED
-    assert "1025" in outcome.candidate("c1").reason
-    assert outcome.winner == "c2"
-
-
-async def test_the_baseline_is_the_first_that_works() -> None:
-    device = ScriptedDevice(noisy([0.1e5, 1e5, 0.9e5]))
-    device.fail_execution(1)
-    outcome = await measure(device, candidates(device, 3), QUICK)
-    assert outcome.baseline == "c1"
-    assert outcome.winner == "c2"
-
-
-async def test_a_baseline_that_fails_later_hands_over() -> None:
-    device = ScriptedDevice(noisy([1e5, 0.9e5, 1.2e5]))
-    async with open_measurement(device, candidates(device, 3), QUICK) as measuring:
-        async for progress in measuring:
-            if progress.step == "round" and progress.rounds == 3:
-                device.durations = failing_once(device, 0)
-        outcome = measuring.outcome()
-    assert outcome.candidate("c0").status is CandidateStatus.FAILED
-    assert outcome.baseline == "c1"
-    assert outcome.winner == "c1"
-    assert device.left() == {}
-
-
-def failing_once(device: ScriptedDevice, number: int) -> Durations:
-    """The same durations; and the candidate's next launch fails."""
-    before = device.durations
-    has_failed = False
-
-    def duration(request: LaunchRequest) -> float:
-        nonlocal has_failed
-        if number_of(request) == number and not has_failed:
-            has_failed = True
-            device.fail_next_launch()
-        return before(request)
-
-    return duration
-
-
-async def test_when_nothing_works_nothing_wins() -> None:
-    device = ScriptedDevice(noisy([1e5, 1e5]))
-    device.fail_execution(1)
-    device.fail_execution(2)
-    outcome = await measure(device, candidates(device, 2), QUICK)
-    assert outcome.winner is None
-    assert outcome.baseline is None
-    assert outcome.why_not == "no candidate works"
-    assert device.left() == {}
-
-
-@pytest.mark.parametrize("is_silent", [False, True])
-async def test_one_that_takes_the_device_with_it_stops_tuning(is_silent: bool) -> None:
-    device = ScriptedDevice(noisy([1e5, 1e5, 1e5]))
-    device.fail_execution(2, sticky=not is_silent, silent=is_silent)
-    given = candidates(device, 3)
-    options = attrs.evolve(QUICK, time_limit_s=0.2)
-    with pytest.raises(TuningStopped, match="'c1'") as caught:
-        async with open_measurement(device, given, options) as measuring:
-            try:
-                async for _ in measuring:
-                    if is_silent and "c1" in measuring._hung:
-                        device.find_fault()
-            finally:
-                outcome = measuring.outcome()
-    if not is_silent:
-        assert caught.value.candidate == "c1"
-        assert caught.value.not_tried == ("c2",)
-        assert outcome.candidate("c2").status is CandidateStatus.NOT_TRIED
-    assert not outcome.is_storable
-    assert device.left() == {} or not device.is_healthy
-
-
-async def test_one_that_takes_the_device_with_it_by_and_by_is_named_too() -> None:
-    """Its sample only times out; that the device is gone shows afterwards."""
-    device = ScriptedDevice(noisy([1e5, 1e5, 1e5]))
-    hold_at(device, 1)
-    device.fail("create_stream", 2, DeviceLost("the device is lost: it hung"))
-    options = attrs.evolve(QUICK, time_limit_s=0.05)
-    with pytest.raises(TuningStopped, match="'c1'") as caught:
-        await measure(device, candidates(device, 3), options)
-    assert caught.value.candidate == "c1"
-    assert caught.value.not_tried == ("c2",)
-    device.release_all()
-    assert device.left() == {}
-
-
-async def test_one_that_never_ends_is_given_up_and_the_others_go_on() -> None:
-    """C35: a run has its time limit."""
-    device = ScriptedDevice(noisy([1e5, 1e5, 0.9e5]))
-    options = attrs.evolve(QUICK, time_limit_s=0.05)
-    hold_at(device, 1)
-    outcome = await measure(device, candidates(device, 3), options)
-    hung = outcome.candidate("c1")
-    assert hung.status is CandidateStatus.TIMED_OUT
-    assert "0.05 s" in hung.reason
-    assert outcome.winner == "c2"
-    assert not outcome.is_storable
-    assert "'c1', which never ended" in outcome.why_not
-    device.release_all()
-    assert device.left() == {}
-
-
-async def test_where_the_device_is_held_no_more_are_tried() -> None:
-    device = ScriptedDevice(noisy([1e5] * 5))
-    options = attrs.evolve(QUICK, time_limit_s=0.05)
-    hold_at(device, 1, 2)
-    outcome = await measure(device, candidates(device, 5), options)
-    assert [one.status for one in outcome.candidates] == [
-        CandidateStatus.MEASURED,
-        CandidateStatus.TIMED_OUT,
-        CandidateStatus.TIMED_OUT,
-        CandidateStatus.NOT_TRIED,
-        CandidateStatus.NOT_TRIED,
-    ]
-    assert outcome.candidate("c3").reason == "the device is held by 'c1'"
-    device.release_all()
-    assert device.left() == {}
-
-
-def hold_at(device: ScriptedDevice, *numbers: int) -> None:
-    """Hold the stream of these candidates' launches for ever."""
-    before = device.durations
-
-    def duration(request: LaunchRequest) -> float:
-        if number_of(request) in numbers:
-            for stream in device._streams:
-                if stream.id is not None and stream.timeline.submitted:
-                    stream.is_held = True
-        return before(request)
-
-    device.durations = duration
-
-
-# Cancelling, and going on
-
-
-async def test_cancelling_at_any_await_leaves_nothing() -> None:
-    """Each await of a measurement in turn is where it is cancelled."""
-    options = attrs.evolve(
-        QUICK, rules=RaceRules(min_rounds=4, max_rounds=4, repeats=0), warmup=1
-    )
-    places = 0
-    while True:
-        device = ScriptedDevice(noisy([1e5, 0.9e5]))
-        with anyio.CancelScope() as scope:
-            device.on_call = cancelling_at(places, scope)
-            await measure(device, candidates(device, 2, "read_write"), options)
-        device.on_call = None
-        assert device.left() == {}
-        written = {launch.buffer_ids[0] for launch in device.launches}
-        assert device.target.id not in written
-        if not scope.cancelled_caught:
-            break
-        places += 1
-    assert places >= 2 + 2 + 8
-
-
-async def test_a_cancelled_measurement_goes_on_from_what_was_kept() -> None:
-    """C75: what was measured before the cancel is not measured again."""
-    device = ScriptedDevice(noisy([3e5, 2.7e5, 3e5]))
-    kept: KeptRounds | None = None
-    with anyio.CancelScope() as scope:
-        async with open_measurement(device, candidates(device, 3), QUICK) as measuring:
-            async for progress in measuring:
-                kept = measuring.kept
-                partial = measuring.outcome()
-                if progress.rounds == 5:
-                    scope.cancel()
-                    await anyio.lowlevel.checkpoint()
-    assert kept is not None
-    assert len(kept.rounds) == 5
-    assert not partial.is_storable
-    assert partial.why_not == "not measured to the end"
-    before = device.launch_count
-    outcome = await measure(device, candidates(device, 3), QUICK, kept=kept)
-    assert outcome.winner == "c1"
-    assert outcome.verdict is not None
-    fresh = (device.launch_count - before - 3 - 2 * 3) / 3
-    assert fresh <= outcome.verdict.rounds - 5
-    assert outcome.is_storable
-
-
 async def test_an_added_candidate_is_measured_beside_the_finalists_only() -> None:
     """C75: the others' times are not taken again."""
     times = [3e5, 2.4e5, 4.5e5, 2.1e5]
@@ -464,29 +239,6 @@ async def test_other_work_goes_first_where_a_pace_says_so() -> None:
     assert spent[:3] == [0.0] * 3  # two checks, and the first sample
     assert all(ns > 2e5 for ns in spent[3:])
     assert len(spent) == device.launch_count
-
-
-async def test_failing_calls_leave_nothing_and_are_told() -> None:
-    """Every backend call of a measurement fails in turn, once."""
-    options = attrs.evolve(
-        QUICK, rules=RaceRules(min_rounds=4, max_rounds=4, repeats=0), warmup=0
-    )
-    nth = 1
-    while True:
-        device = ScriptedDevice(noisy([1e5, 0.9e5]))
-        device.fail("*", nth)
-        try:
-            outcome = await measure(device, candidates(device, 2), options)
-        except (OutOfMemory, DeviceError, ExceptionGroup):
-            pass
-        else:
-            statuses = {one.status for one in outcome.candidates}
-            if device.has_planned_failures:  # there are no more calls
-                assert statuses == {CandidateStatus.MEASURED}
-                break
-        assert device.left() == {}, nth
-        nth += 1
-    assert nth > 20
 
 
 async def test_what_cannot_be_compared_is_refused_before_anything() -> None:

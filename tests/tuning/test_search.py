@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
-import anyio
 import attrs
-import numpy as np
 import pytest
 
 from accy_async.artifact import FixedLaunch
 from accy_async.artifact.sealed import seal
-from accy_async.backends import BufferAccess, BufferBinding, LaunchRequest
-from accy_async.backends.handles import BufferHandle
 from accy_async.errors import (
     CompilationError,
-    DeviceError,
-    DeviceLost,
     InvalidArtifact,
     InvalidType,
     InvalidValue,
-    OutOfMemory,
     SessionClosed,
-    TuningStopped,
     UnsupportedOperation,
 )
 from accy_async.session import open_session
@@ -47,49 +36,18 @@ from accy_async.tuning.search import (
     open_search,
     search,
 )
-from tests.tuning.devices import ScriptedDevice, number_of
+from tests.tuning.devices import ScriptedDevice
+from tests.tuning.searching import (
+    MEASURE,
+    QUICK,
+    SPACE,
+    buffers_of,
+    build_on,
+    device_of,
+    valley,
+)
 
 pytestmark = pytest.mark.anyio
-
-SPACE = SearchSpace({"threads": tuple(range(32, 32 * 13, 32))})
-MEASURE = MeasureOptions(rules=RaceRules(min_rounds=8, max_rounds=24, repeats=0))
-QUICK = SearchOptions(budget_s=1.0, workers=1, heat=4, measure=MEASURE)
-
-
-def device_of(
-    times: Callable[[int], float], noise: float = 0.002, **more: object
-) -> ScriptedDevice:
-    """A device where a schedule of ``32 (n + 1)`` threads takes ``times(n)`` ns."""
-    random = np.random.default_rng(5)
-
-    def duration(request: LaunchRequest) -> float:
-        return times(number_of(request)) * float(np.exp(random.normal(0.0, noise)))
-
-    return ScriptedDevice(duration, **more)
-
-
-def valley(number: int) -> float:
-    """Fastest at the eighth of twelve, by more than a half."""
-    return 1e5 * (1.0 + 0.1 * abs(number - 7))
-
-
-def build_on(device: ScriptedDevice) -> Callable[[Schedule], Variant]:
-    def build(schedule: Schedule) -> Variant:
-        return Variant(
-            artifact=device.artifact,
-            geometry=FixedLaunch(
-                grid=(1, 1, 1), threadgroup=(schedule["threads"], 1, 1)
-            ),
-        )
-
-    return build
-
-
-def buffers_of(device: ScriptedDevice) -> list[BufferBinding]:
-    def bind(handle: BufferHandle, access: str) -> BufferBinding:
-        return BufferBinding(handle=handle, access=BufferAccess(access))
-
-    return [bind(device.target, "write_only"), bind(device.source, "read_only")]
 
 
 async def test_the_best_schedule_is_found_and_raced_at_the_end() -> None:
@@ -255,236 +213,6 @@ async def test_without_a_baseline_nothing_is_searched() -> None:
             device, too_large, build_on(device), buffers_of(device), options=QUICK
         )
     assert device.left() == {}
-
-
-async def test_one_that_takes_the_device_with_it_is_known_the_next_time() -> None:
-    def times(number: int) -> float:
-        if number == 5:
-            device.fail_execution(1, sticky=True)
-        return valley(number)
-
-    device = device_of(times)
-    kept = None
-    with pytest.raises(TuningStopped) as caught:
-        async with open_search(
-            device,
-            SPACE,
-            build_on(device),
-            buffers_of(device),
-            strategy=Exhaustive(),
-            options=QUICK,
-        ) as searching:
-            try:
-                async for _ in searching:
-                    pass
-            finally:
-                kept = searching.kept
-    assert caught.value.candidate == "threads=192"
-    assert isinstance(caught.value, DeviceLost)
-    assert kept is not None
-    (bad,) = [one for one in kept.trials if one.is_rejected]
-    assert bad.schedule["threads"] == 192
-
-
-async def test_others_are_built_while_some_are_measured() -> None:
-    device = device_of(valley)
-    build = build_on(device)
-    begun: list[int] = []
-    threads = set()
-
-    def watched(schedule: Schedule) -> Variant:
-        threads.add(threading.current_thread())
-        begun.append(schedule["threads"])
-        return build(schedule)
-
-    async with open_search(
-        device,
-        SPACE,
-        watched,
-        buffers_of(device),
-        strategy=Exhaustive(),
-        options=QUICK,
-    ) as searching:
-        await anext(searching)
-        # The second heat's are built, or being built, before it is begun.
-        with anyio.fail_after(10):
-            while len(begun) < 8:  # noqa: ASYNC110 - by threads
-                await anyio.sleep(0.001)
-        launched = len(device.launches)
-        await anext(searching)
-        assert len(device.launches) > launched
-    assert threading.main_thread() not in threads
-    assert all(name.name == "build a candidate" for name in threads)
-
-
-async def test_builds_that_never_return_are_given_up_and_others_go_on() -> None:
-    """C35: a build has its time limit, and holds up neither search nor its end."""
-    device = device_of(valley)
-    build = build_on(device)
-    gate = threading.Event()
-
-    def stuck(schedule: Schedule) -> Variant:
-        if schedule["threads"] in (64, 160, 384):  # more than there are threads
-            gate.wait(60.0)
-        return build(schedule)
-
-    options = attrs.evolve(QUICK, workers=2, build_limit_s=0.05)
-    try:
-        outcome = await search(
-            device, SPACE, stuck, buffers_of(device), options=options
-        )
-    finally:
-        gate.set()
-    assert str(outcome.winner) == "threads=256"
-    rejected = {
-        one.schedule["threads"]: one.reason for one in outcome.trials if one.is_rejected
-    }
-    assert rejected == dict.fromkeys(
-        (64, 160, 384), "not built: TimeoutError: not done after 0.05 s"
-    )
-    assert device.left() == {}
-
-
-async def test_equal_artifacts_are_loaded_once() -> None:
-    device = device_of(valley)
-    before = device.load_count
-    await search(device, SPACE, build_on(device), buffers_of(device), options=QUICK)
-    assert device.load_count == before + 1
-
-
-async def test_cancelled_at_any_sample_it_goes_on_from_there() -> None:
-    """C75: a search too keeps what it had measured."""
-    device = device_of(valley)
-    scope = anyio.CancelScope()
-    kept = None
-
-    async def stop_later(_: float) -> None:
-        if len(device.launches) == 40:
-            scope.cancel()
-
-    with scope:
-        async with open_search(
-            device,
-            SPACE,
-            build_on(device),
-            buffers_of(device),
-            strategy=Exhaustive(),
-            options=QUICK,
-            pace=stop_later,
-        ) as searching:
-            try:
-                async for _ in searching:
-                    pass
-            finally:
-                kept = searching.kept
-    assert scope.cancelled_caught
-    assert device.left() == {}
-    assert kept is not None
-    known = {one.schedule: one.rounds for one in kept.trials}
-    assert 3 < len(known) < 11
-    again = KeptSearch.from_bytes(kept.to_bytes())
-    assert again == kept
-    before = len(device.launches)
-    outcome = await search(
-        device,
-        SPACE,
-        build_on(device),
-        buffers_of(device),
-        strategy=Exhaustive(),
-        options=QUICK,
-        kept=again,
-    )
-    assert str(outcome.winner) == "threads=256"
-    heats = [launch.threadgroup[0] for launch in device.launches[before:]]
-    done = {
-        one for one, rounds in known.items() if rounds >= 4 and one["threads"] == 64
-    }
-    assert done
-    assert 64 not in heats
-
-
-async def test_cancelled_within_a_heat_the_same_search_goes_on() -> None:
-    device = device_of(valley)
-    scope = anyio.CancelScope()
-
-    async def stop_later(_: float) -> None:
-        if len(device.launches) == 25:
-            scope.cancel()
-
-    async with open_search(
-        device,
-        SPACE,
-        build_on(device),
-        buffers_of(device),
-        options=QUICK,
-        pace=stop_later,
-    ) as searching:
-        with scope:
-            async for _ in searching:
-                pass
-        assert scope.cancelled_caught
-        assert searching.outcome().why_not == "not searched to the end"
-        async for _ in searching:
-            pass
-        assert str(searching.outcome().winner) == "threads=256"
-    assert device.left() == {}
-
-
-async def test_cancelling_at_any_await_leaves_nothing() -> None:
-    """Some awaits of a short search in turn are where it is cancelled."""
-    place = 1
-    options = SearchOptions(budget_s=0.01, workers=1, heat=4, measure=MEASURE)
-    while True:
-        device = device_of(valley)
-        calls = 0
-        with anyio.CancelScope() as scope:
-
-            def count(_: object, scope: anyio.CancelScope = scope) -> None:
-                nonlocal calls
-                calls += 1
-                if calls == place:  # noqa: B023 - of this turn
-                    scope.cancel()
-
-            device.on_call = count
-            await search(
-                device,
-                SPACE,
-                build_on(device),
-                buffers_of(device),
-                strategy=SuccessiveHalving(population=3),
-                options=options,
-            )
-        device.on_call = None
-        assert device.left() == {}
-        if not scope.cancelled_caught:
-            break
-        place += 17
-
-
-async def test_failing_calls_leave_nothing_and_are_told() -> None:
-    """Some backend calls of a search fail in turn, once."""
-    options = SearchOptions(budget_s=0.01, workers=0, heat=4, measure=MEASURE)
-    nth = 1
-    while True:
-        device = device_of(valley)
-        device.fail("*", nth)
-        try:
-            await search(
-                device,
-                SPACE,
-                build_on(device),
-                buffers_of(device),
-                strategy=SuccessiveHalving(population=3),
-                options=options,
-            )
-        except (OutOfMemory, DeviceError, UnsupportedOperation, ExceptionGroup):
-            pass
-        else:
-            if device.has_planned_failures:  # there are no more calls
-                break
-        assert device.left() == {}, nth
-        nth += 13 if nth > 10 else 1
-    assert nth > 100
 
 
 async def test_without_a_clock_the_budget_is_of_waiting() -> None:

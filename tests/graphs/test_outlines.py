@@ -1,0 +1,176 @@
+"""Outlines: what a plan is as a graph of the device, its loops unrolled or kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accy_async.dtypes import DType
+from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
+from accy_async.graph.lowering import Obstacle, Outline, OutlineNode, outline
+from tests.graph.graphs import kernel_entry
+from tests.graphs.parts import diamond
+from tests.graphs.programs import Program, named_kernels
+
+pytestmark = pytest.mark.anyio
+
+U32 = DType.U32
+
+
+ONE, TWO = kernel_entry(1), kernel_entry(2)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def plan_with_loop(
+    count: int | None = None, *, body: int = 1, carries: bool = False
+) -> LaunchGraphPlan:
+    """``before``, a loop of ``step<i>`` that may swap ``x`` and ``y``, ``after``."""
+    b = LaunchGraphBuilder()
+    x, y, flag = (b.scratch(name, U32, 1) for name in ("x", "y", "flag"))
+    b.kernel(ONE, [x], name="before")
+    if count is None:
+        b.fill(flag, 0, name="flag")
+    pairs = [(x, y)] if carries else []
+    loop = (
+        b.loop(while_=flag, carries=pairs, name="loop")
+        if count is None
+        else b.loop(count=count, carries=pairs, name="loop")
+    )
+    with loop:
+        for number in range(body):
+            b.kernel(TWO, [x.read, y.write], name=f"step{number}")
+    b.kernel(ONE, [x], name="after")
+    return b.build()
+
+
+def outlined(plan: LaunchGraphPlan, *, has_loops: bool = True) -> Outline:
+    found = outline(plan, has_loops=has_loops)
+    assert isinstance(found, Outline), found
+    return found
+
+
+def test_a_plan_without_loops_keeps_its_nodes_and_edges() -> None:
+    """One node each, after those that the plan's edges say."""
+    found = outlined(diamond())
+    assert [node.index for node in found.body] == [0, 1, 2, 3]
+    assert [node.after for node in found.body] == [(), (0,), (0,), (1, 2)]
+    assert found.ends == ((0,), (1,), (2,), (3,))
+
+
+def test_a_short_loop_is_unrolled_its_buffers_swapped() -> None:
+    """Each iteration comes after the one before, on the buffers that it finds."""
+    found = outlined(plan_with_loop(3, body=2, carries=True))
+    assert [node.index for node in found.body] == [0, 1, 2, 1, 2, 1, 2, 3]
+    assert [node.after for node in found.body[1:]] == [(i,) for i in range(7)]
+    swapped = [node.where[0] for node in found.body]
+    assert swapped == [0, 0, 0, 1, 1, 0, 0, 1]
+    assert found.where[:2] == (1, 0)
+
+
+def test_a_long_loop_stays_one_with_a_turn_for_each_arrangement() -> None:
+    """Two turns where buffers are swapped; after it they are where it left them."""
+    for count, after in ((1000, 0), (1001, 1)):
+        found = outlined(plan_with_loop(count, carries=True))
+        before, loop, last = found.body
+        assert (before.turns, loop.count) == ((), count)
+        assert [turn[0].where[0] for turn in loop.turns] == [0, 1]
+        assert last.where[0] == after
+    assert len(outlined(plan_with_loop(1000)).body[1].turns) == 1
+
+
+def test_a_loop_without_iterations_leaves_its_edges() -> None:
+    """What follows it comes after what it comes after."""
+    found = outlined(plan_with_loop(0, carries=True))
+    assert [(node.index, node.after) for node in found.body] == [(0, ()), (2, (0,))]
+
+
+def test_nested_loops_swap_in_each_other() -> None:
+    """Thirty times thirty, with a swap in each turn of either."""
+    b = LaunchGraphBuilder()
+    x, y, z = (b.scratch(name, U32, 1) for name in "xyz")
+    outer_loop = b.loop(count=30, carries=[(y, z)], name="outer")
+    with outer_loop, b.loop(count=31, carries=[(x, y)], name="inner"):
+        b.kernel(TWO, [x.read, y.write], name="step")
+    (outer,) = outlined(b.build()).body
+    # Each turn leaves x and y swapped, then y and z: three come round.
+    assert [turn[0].where[:3] for turn in outer.turns] == [
+        (0, 1, 2),
+        (1, 2, 0),
+        (2, 0, 1),
+    ]
+    for turn in outer.turns:
+        assert sum(len(node.turns) or 1 for node in turn) in (1, 2, 31)
+
+
+def refusals(plan: LaunchGraphPlan, *, has_loops: bool = True) -> dict[str, str]:
+    found = outline(plan, has_loops=has_loops)
+    assert not isinstance(found, Outline)
+    assert all(isinstance(one, Obstacle) for one in found)
+    return {one.name: one.reason for one in found}
+
+
+def test_what_is_in_the_way_is_told_by_name() -> None:
+    """Every host call, loop and event that keeps a plan from being lowered."""
+    b = LaunchGraphBuilder()
+    x, y, flag = (b.scratch(name, U32, 1) for name in ("x", "y", "flag"))
+    b.external_event("go")
+    b.host_call(lambda: None, name="call")
+    b.kernel(ONE, [x], name="first")
+    with b.loop(count=2, name="twice"):
+        b.kernel(ONE, [x], name="within", wait="go")
+    with b.loop(while_=flag, max_iterations=3, name="bounded"):
+        b.kernel(ONE, [flag], name="down")
+    with b.loop(while_=flag, carries=[(x, y)], name="carrying"):
+        b.kernel(ONE, [x], name="again")
+    found = refusals(b.build())
+    assert set(found) == {"call", "go", "bounded"}
+    assert "interpreter lock" in found["call"]
+    assert "within a loop" in found["go"]
+    assert "max_iterations=3" in found["bounded"]
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_a_loop_that_a_value_ends_comes_out_as_it_went_in(carries: bool) -> None:
+    """With what is exchanged where it ends on the other arrangement."""
+    found = outlined(plan_with_loop(carries=carries))
+    *_, loop, after = found.body
+    assert loop.count is None
+    assert loop.where == after.where == found.where
+    assert loop.conditions == (2,) * len(loop.turns)
+    assert loop.exchanges == ((((1, 0),),) if carries else ())
+
+
+def test_a_device_without_loops_takes_those_that_can_be_unrolled() -> None:
+    """Up to a bound; a loop that a value decides is refused."""
+    assert len(outlined(plan_with_loop(1000), has_loops=False).body) == 1002
+    assert "4096" in refusals(plan_with_loop(5000), has_loops=False)["loop"]
+    assert "value" in refusals(plan_with_loop(), has_loops=False)["loop"]
+
+
+def replayed(nodes: tuple[OutlineNode, ...]) -> list[tuple[int, tuple[int, ...]]]:
+    """The order that an outline's nodes run in, loops at length."""
+    found: list[tuple[int, tuple[int, ...]]] = []
+    for node in nodes:
+        for turn in range(node.count or 0):
+            found += replayed(node.turns[turn % len(node.turns)])
+        if not node.turns:
+            found.append((node.index, node.where))
+    return found
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=SEEDS, length=st.integers(1, 40))
+def test_a_loop_and_its_unrolling_are_the_same(seed: int, length: int) -> None:
+    """Of every plan, the same nodes on the same buffers, as often, in an order kept."""
+    program = Program(seed, length, named_kernels(), has_hosts=False, has_while=False)
+    if program.has_external:
+        return
+    looped = outline(program.plan, program.scalars)
+    unrolled = outline(program.plan, program.scalars, has_loops=False)
+    assert isinstance(looped, Outline)
+    assert isinstance(unrolled, Outline)
+    assert looped.where == unrolled.where
+    assert replayed(looped.body) == replayed(unrolled.body)
+    for body in (looped.body, unrolled.body):
+        assert all(place < at for at, node in enumerate(body) for place in node.after)
