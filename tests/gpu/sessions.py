@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 
 from accy_async.session import Session, open_session
 
-__all__ = ["on_gpu"]
+__all__ = ["on_gpu", "until"]
 
 
 def on_gpu(loop: str, work: Callable[[Session], Awaitable[None]]) -> None:
@@ -21,3 +22,10 @@ def on_gpu(loop: str, work: Callable[[Session], Awaitable[None]]) -> None:
         assert not any(session.live_objects().values()), session.live_objects()
 
     anyio.run(main, backend=loop)
+
+
+async def until(condition: Any) -> None:
+    """Return once it is so."""
+    with anyio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - nothing tells of it
+            await anyio.sleep(0.001)

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import anyio
 import numpy as np
 import pytest
 
 import accy_async
-from accy_async import DType, KernelCallRegistry, ScalarArgument, Session
-from accy_async.artifact.geometry import FixedLaunch, RuntimeCeilDiv
+from accy_async import DType, ScalarArgument, Session
+from accy_async.artifact.geometry import FixedLaunch
 from accy_async.backends import BufferBinding, LaunchRequest, StreamHandle
-from accy_async.backends.array import DeviceArray
 from accy_async.backends.cuda import CudaBackend
 from accy_async.errors import ExchangeRefused, InvalidValue, LaunchArgumentMismatch
 from accy_async.graph import LaunchGraphBuilder
-from accy_async.interop import cupy_kernel, dlpack, numba_kernel
 from tests.gpu import native
+from tests.gpu.sessions import until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio]
 
 N = 1 << 16
 SLEEP_CYCLES = 40_000_000
 """Some 20 ms of an H200."""
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return pytest.importorskip("torch")
-
-
-@pytest.fixture(scope="module")
-def cupy() -> Any:
-    return pytest.importorskip("cupy")
 
 
 def launch(
@@ -66,12 +49,6 @@ def launch(
 
 def spin(session: Session, stream: StreamHandle, seconds: float) -> None:
     launch(session, "spin", [], (ScalarArgument.u64(int(seconds * 1e9)),), stream)
-
-
-async def until(condition: Any) -> None:
-    with anyio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 - nothing tells of it
-            await anyio.sleep(0.001)
 
 
 def words(torch: Any, value: int, n: int = N) -> Any:
@@ -408,148 +385,3 @@ async def test_graphs_and_pipelines_take_arrays_of_others(torch: Any) -> None:
         frozen = session.adopt(given, read_only=True)
         with pytest.raises(LaunchArgumentMismatch, match="read-only"):
             await session.run(plan, {"data": frozen})
-
-
-async def _add(session: Session, entry: Any, n: int) -> None:
-    """Run ``out = x + y`` over n floats, as a graph."""
-    x, y = np.arange(n, dtype=np.float32), np.full(n, 0.5, np.float32)
-    builder = LaunchGraphBuilder()
-    a, b, out = (builder.buffer(name, DType.F32, n) for name in ("x", "y", "out"))
-    builder.kernel(entry, [a.read, b.read, out.write], [ScalarArgument.u32(n)])
-    arrays: dict[str, DeviceArray] = {
-        "x": await session.upload(x),
-        "y": await session.upload(y),
-        "out": session.allocate(n, DType.F32),
-    }
-    await session.run(builder.build(), arrays)
-    assert np.array_equal(await session.download(arrays["out"]), x + y)
-    assert KernelCallRegistry([entry]).find(entry.target, 1, entry.format) is entry
-
-
-async def test_cupys_kernels(cupy: Any) -> None:
-    kernel = cupy.RawKernel(
-        'extern "C" __global__ void add(const float* x, const float* y, float* out, '
-        "unsigned n) { unsigned i = blockIdx.x * blockDim.x + threadIdx.x; "
-        "if (i < n) out[i] = x[i] + y[i]; }",
-        "add",
-    )
-    geometry = FixedLaunch(grid=(8, 1, 1), threadgroup=(128, 1, 1))
-    entry = cupy_kernel(kernel, buffers=3, scalars=1, launch=geometry)
-    async with accy_async.open_session("cuda") as session:
-        await _add(session, entry, 1000)
-
-
-async def test_numbas_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Names that Numba's CUDA target asks numpy for, which has dropped them by 2.5.
-    monkeypatch.setattr(np, "row_stack", np.vstack, raising=False)
-    monkeypatch.setattr(np, "in1d", np.isin, raising=False)
-    monkeypatch.setattr(np, "trapz", getattr(np, "trapezoid", None), raising=False)
-    cuda = pytest.importorskip("numba.cuda")
-    types = pytest.importorskip("numba").types
-    pointer = types.CPointer(types.float32)
-
-    @cuda.jit(types.void(pointer, pointer, pointer, types.uint32))
-    def add(x: Any, y: Any, out: Any, n: Any) -> None:
-        i = cuda.grid(1)
-        if i < n:
-            out[i] = x[i] + y[i]
-
-    geometry = FixedLaunch(grid=(8, 1, 1), threadgroup=(128, 1, 1))
-    entry = numba_kernel(add, launch=geometry)
-    async with accy_async.open_session("cuda") as session:
-        await _add(session, entry, 1000)
-
-
-async def test_tritons_kernels(torch: Any) -> None:
-    pytest.importorskip("triton")
-    from examples import from_triton
-
-    entry = from_triton.compile_add()
-    assert isinstance(entry.launch.grid[0], RuntimeCeilDiv)
-    async with accy_async.open_session("cuda") as session:
-        await _add(session, entry, 1000)
-
-
-async def test_nothing_is_left_of_capsules(torch: Any) -> None:
-    gc.collect()
-    before = dlpack.outstanding()
-    async with accy_async.open_session("cuda") as session:
-        array = await session.upload(np.zeros(8, np.float32))
-        capsule = array.__dlpack__(stream=1)
-        del capsule
-        kept = [torch.from_dlpack(array) for _ in range(100)]
-        del kept
-        gc.collect()
-        await until(lambda: dlpack.outstanding() <= before)
-        array.free()
-    await until(lambda: not any(session.live_objects().values()))
-
-
-async def test_letting_go_during_a_capture_of_others(torch: Any) -> None:
-    """A capture in the context is ended by it: the memory comes back all the same."""
-    async with accy_async.open_session("cuda") as session:
-        array = await session.upload(np.zeros(N, np.float32))
-        taken = [torch.from_dlpack(array)]
-        array.free()
-        x = torch.zeros(4, device="cuda")
-        torch.cuda.synchronize()
-        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        survived = True
-        try:
-            with torch.cuda.stream(side):
-                graph.capture_begin(capture_error_mode="relaxed")
-                x.add_(1)
-                taken.clear()
-                await anyio.sleep(0.1)
-                x.add_(1)
-                graph.capture_end()
-        except RuntimeError:
-            survived = False
-            with torch.cuda.stream(side), contextlib.suppress(RuntimeError):
-                graph.capture_end()  # until it is over, the memory cannot come back
-        print("a relaxed capture survives the end of a loan:", survived)
-    await until(lambda: not any(session.live_objects().values()))
-
-
-def test_lifetimes_are_clean_under_compute_sanitizer() -> None:
-    sanitizer = (
-        shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    )
-    if not Path(sanitizer).exists():
-        pytest.skip("there is no compute-sanitizer here")
-    ended = subprocess.run(
-        [sanitizer, "--error-exitcode", "9", sys.executable, "-c", _LIVES],
-        capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
-    if "not supported" in ended.stdout:
-        pytest.skip(ended.stdout.strip().splitlines()[-1])
-    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
-    assert "ERROR SUMMARY: 0 errors" in ended.stdout
-
-
-_LIVES = """
-import cupy, numpy as np, accy_async
-from accy_async import DType
-async def main():
-    async with accy_async.open_session("cuda") as session:
-        kept = []
-        for turn in range(10):
-            ours = await session.upload(np.full(1000, turn, np.float32))
-            side = cupy.cuda.Stream(non_blocking=True)
-            with side:
-                taken = cupy.from_dlpack(ours)
-                ours.free()
-                taken += 1
-                given = cupy.arange(1000, dtype=cupy.float32) + taken
-                back = session.adopt(given)
-            del taken, given
-            out = session.allocate(1000, DType.F32)
-            session.backend.copy_buffer(back.handle, out.handle)
-            back.free()
-            kept.append(out)
-        for turn, out in enumerate(kept):
-            found = await session.download(out)
-            assert (found == np.arange(1000) + turn + 1).all()
-    print(session.live_objects())
-accy_async.run(main)
-"""
