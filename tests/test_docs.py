@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from accy_async import errors
+
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 PROGRAMS = [
@@ -100,6 +102,28 @@ def test_every_public_name_of_a_room_is_listed(room: str) -> None:
 
     left_out = [n for n in package.__all__ if not is_listed(getattr(package, n))]
     assert left_out == []
+
+
+def test_every_error_has_a_row() -> None:
+    """With what else it is, as an ``except`` may name it."""
+    text = (DOCS / "errors.md").read_text("utf-8")
+    rows = [row.split("|")[1:3] for row in text.splitlines() if row.startswith("| `")]
+    parents = {
+        name: set(re.findall(r"\w+", also))
+        for names, also in rows
+        for name in re.findall(r"\w+", names)
+    }
+    told = {name: parents.get(name) for name in errors.__all__ if is_told(name)}
+    assert told == {
+        name: {one.__name__ for one in getattr(errors, name).__bases__} - {"AccyError"}
+        for name in told
+    }
+
+
+def is_told(name: str) -> bool:
+    """Whether it is an exception, and not the parent of them all."""
+    value = getattr(errors, name)
+    return issubclass(value, Exception) and value is not errors.AccyError
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])

@@ -79,13 +79,10 @@ def test_every_example_is_tested() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(SAYS)
 
 
-@pytest.mark.parametrize("name", SAYS)
-def test_example_runs(name: str) -> None:
+def check_says(name: str, *arguments: str) -> None:
     """It ends well and prints what it promises, and nothing to the error stream."""
-    if name in BORROWED and not cuda_missing():
-        pytest.skip("there is a GPU, where it says more")
     result = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -94,22 +91,20 @@ def test_example_runs(name: str) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     for words in SAYS[name]:
         assert words in result.stdout
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example_runs(name: str) -> None:
+    if name in BORROWED and not cuda_missing():
+        pytest.skip("there is a GPU, where it says more")
+    check_says(name)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [name for name in SAYS if name.startswith("fragment")])
 def test_fragment_examples_say_the_same_on_a_gpu(name: str) -> None:
     """The same source, results within the same bounds."""
-    result = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), "cuda"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    for words in SAYS[name]:
-        assert words in result.stdout
+    check_says(name, "cuda")
 
 
 @pytest.mark.gpu

@@ -122,12 +122,7 @@ class ArtifactRequest:
     diagnostic_id: str | None = attrs.field(default=None, validator=optional(text()))
 
     def __attrs_post_init__(self) -> None:
-        if self.scalar_argument_count > self.argument_count:
-            raise InvalidValue(
-                "ArtifactRequest.scalar_argument_count",
-                self.scalar_argument_count,
-                f"at most argument_count={self.argument_count}",
-            )
+        _check_counts(self)
 
 
 @attrs.frozen(kw_only=True)
@@ -150,12 +145,7 @@ class KernelArtifact:
     diagnostic_id: str | None = attrs.field(default=None, validator=optional(text()))
 
     def __attrs_post_init__(self) -> None:
-        if self.scalar_argument_count > self.argument_count:
-            raise InvalidValue(
-                "KernelArtifact.scalar_argument_count",
-                self.scalar_argument_count,
-                f"at most argument_count={self.argument_count}",
-            )
+        _check_counts(self)
 
     @classmethod
     def from_request(
@@ -176,3 +166,13 @@ class KernelArtifact:
     def buffer_argument_count(self) -> int:
         """How many of the arguments are buffers."""
         return self.argument_count - self.scalar_argument_count
+
+
+def _check_counts(described: ArtifactRequest | KernelArtifact) -> None:
+    """Refuse more scalar arguments than arguments."""
+    if described.scalar_argument_count > described.argument_count:
+        raise InvalidValue(
+            f"{type(described).__name__}.scalar_argument_count",
+            described.scalar_argument_count,
+            f"at most argument_count={described.argument_count}",
+        )

@@ -60,6 +60,8 @@ class Device(ABC):
     opens_after_fork: bool = True
     """Whether a child process can open a backend of its own."""
     backend: Backend
+    _scrap: BufferHandle
+    """What kernels are given whose buffer does not matter."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, LoadedArtifact] = {}
@@ -157,7 +159,6 @@ class Device(ABC):
     def hold(self, stream: StreamHandle | None = None) -> Callable[[], None]:
         """Make a stream stand still behind its work; returns what lets it go on."""
 
-    @abstractmethod
     def fail(
         self,
         stream: StreamHandle | None = None,
@@ -166,6 +167,10 @@ class Device(ABC):
         node: str | None = None,
     ) -> None:
         """Submit a kernel that fails on the device."""
+        scalars = [ScalarArgument.u64(0), ScalarArgument.i32(code)]
+        self.backend.launch(
+            self.request("fail", [self._scrap], scalars, stream=stream, node=node)
+        )
 
     @abstractmethod
     def close(self) -> None:
@@ -176,6 +181,7 @@ class RecordingDevice(Device):
     """The recording backend, pretending to be a CPU."""
 
     executes = False
+    _scrap = _INVENTED
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,10 +216,7 @@ class RecordingDevice(Device):
         node: str | None = None,
     ) -> None:
         self.recording.fail_execution(1, code=code)
-        scalars = [ScalarArgument.u64(0), ScalarArgument.i32(code)]
-        self.backend.launch(
-            self.request("fail", [_INVENTED], scalars, stream=stream, node=node)
-        )
+        super().fail(stream, code=code, node=node)
 
     def close(self) -> None:
         self.recording.release_all()
@@ -251,18 +254,6 @@ class CpuDevice(Device):
             words[1] = 1
 
         return release
-
-    def fail(
-        self,
-        stream: StreamHandle | None = None,
-        *,
-        code: int = 7,
-        node: str | None = None,
-    ) -> None:
-        scalars = [ScalarArgument.u64(0), ScalarArgument.i32(code)]
-        self.backend.launch(
-            self.request("fail", [self._scrap], scalars, stream=stream, node=node)
-        )
 
     def close(self) -> None:
         for words in self._words:
@@ -377,18 +368,6 @@ class VulkanDevice(Device):
         release = hold(self.vulkan, stream)
         self._gates.append(release)
         return release
-
-    def fail(
-        self,
-        stream: StreamHandle | None = None,
-        *,
-        code: int = 7,
-        node: str | None = None,
-    ) -> None:
-        scalars = [ScalarArgument.u64(0), ScalarArgument.i32(code)]
-        self.backend.launch(
-            self.request("fail", [self._scrap], scalars, stream=stream, node=node)
-        )
 
     def close(self) -> None:
         for release in self._gates:

@@ -165,13 +165,15 @@ def noisy(times: Sequence[float], seed: int = 1, noise: float = 0.003) -> Durati
     return duration
 
 
-def cancelling_at(place: int, scope: anyio.CancelScope) -> Callable[[object], None]:
-    """Cancels as the wait begins that comes after so many others."""
+def cancelling_at(
+    place: int, scope: anyio.CancelScope, kind: str = "wait_stream"
+) -> Callable[[object], None]:
+    """Cancels as the wait of that kind begins that comes after so many others."""
     waits = 0
 
     def on_call(call: object) -> None:
         nonlocal waits
-        if str(call).startswith("wait_stream"):
+        if str(call).startswith(kind):
             if waits == place:
                 scope.cancel()
             waits += 1

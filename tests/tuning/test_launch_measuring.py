@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -24,7 +23,7 @@ from accy_async.tuning import (
     tune_launch,
 )
 from accy_async.tuning.launches import LaunchTuningOutcome
-from tests.tuning.devices import ScriptedDevice
+from tests.tuning.devices import ScriptedDevice, cancelling_at
 from tests.tuning.samples import kernel
 
 pytestmark = pytest.mark.anyio
@@ -137,7 +136,7 @@ async def test_plain_measuring_may_be_cancelled_at_every_sample() -> None:
     while True:
         scene = Scene(arguments=(PlannedArgument(slot_id=0, access="read_write"),))
         with anyio.CancelScope() as scope:
-            scene.device.on_call = _cancelling(scope, place)
+            scene.device.on_call = cancelling_at(place, scope, "wait_")
             await scene.plainly(warmup=1, samples=1)
         scene.device.on_call = None
         assert scene.device.live_objects() == scene.live
@@ -145,19 +144,6 @@ async def test_plain_measuring_may_be_cancelled_at_every_sample() -> None:
             break
         place += 1
     assert place == 6
-
-
-def _cancelling(scope: anyio.CancelScope, place: int) -> Callable[[object], None]:
-    waits = 0
-
-    def on_call(call: object) -> None:
-        nonlocal waits
-        if str(call).startswith("wait_"):
-            if waits == place:
-                scope.cancel()
-            waits += 1
-
-    return on_call
 
 
 async def test_the_tuned_winner_is_found_again() -> None:

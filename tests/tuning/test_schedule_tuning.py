@@ -32,7 +32,7 @@ from accy_async.tuning.records import (
     decode_family_tuning_artifact,
     decode_schedule_tuning_artifact,
 )
-from tests.tuning.devices import ScriptedDevice
+from tests.tuning.devices import ScriptedDevice, cancelling_at
 
 pytestmark = pytest.mark.anyio
 
@@ -217,7 +217,7 @@ async def test_cancelled_at_any_wait_it_leaves_nothing() -> None:
     while True:
         device = fastest((8, 8, 1))
         with anyio.CancelScope() as scope:
-            device.on_call = cancelling_at(place, scope)
+            device.on_call = cancelling_at(place, scope, "wait_")
             await tune_schedules(device, product, F32, F32, options=options)
         device.on_call = None
         assert device.left() == {}
@@ -225,19 +225,6 @@ async def test_cancelled_at_any_wait_it_leaves_nothing() -> None:
             break
         place += 5
     assert place > 10
-
-
-def cancelling_at(place: int, scope: anyio.CancelScope) -> Callable[[object], None]:
-    waits = 0
-
-    def on_call(call: object) -> None:
-        nonlocal waits
-        if str(call).startswith("wait_"):
-            if waits == place:
-                scope.cancel()
-            waits += 1
-
-    return on_call
 
 
 async def test_each_failing_call_leaves_nothing() -> None:
