@@ -197,7 +197,7 @@ async def test_awaited_nodes_are_told_of_by_themselves_next_time() -> None:
         device.step(stream, 2)  # the node, and its event
         (side,) = (one for one in device.ready_streams() if one != stream)
         device.release(side)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await run["top"]
         assert run["top"].state is NodeState.FINISHED
         assert run["bottom"].state is NodeState.SUBMITTED

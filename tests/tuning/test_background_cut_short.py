@@ -109,7 +109,7 @@ async def test_a_lost_device_is_told_once() -> None:
 
 async def until(tuner: Tuner) -> None:
     """Return when the background has ended, asking for nothing."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while tuner._background is not None and not tuner._background.is_done:
             await anyio.lowlevel.checkpoint()
 

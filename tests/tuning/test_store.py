@@ -240,7 +240,7 @@ def test_killed_writers_leave_a_store_that_loads(store: TuningStore) -> None:
         for writer in writers:
             time.sleep(random_source.random() / 10)
             os.kill(writer.pid, signal.SIGKILL)
-            writer.wait(timeout=10)
+            writer.wait(timeout=60)
             for record in store.load(KIND):
                 assert record == attrs.evolve(record)
         assert store.keep(KIND, [numbered(7)]) == 1
@@ -248,6 +248,6 @@ def test_killed_writers_leave_a_store_that_loads(store: TuningStore) -> None:
     finally:
         for writer in writers:
             writer.kill()
-            writer.wait(timeout=10)
+            writer.wait(timeout=60)
             assert writer.stdout is not None
             writer.stdout.close()
