@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import attrs
+import numpy as np
 import pytest
 
 from accy_async import open_session
