@@ -27,7 +27,7 @@ from tests.graphs.programs import Program
 from tests.graphs.starting import start_program
 from tests.vulkan import harness
 from tests.vulkan.harness import join_threads
-from tests.vulkan.test_runs import kernels
+from tests.vulkan.sessions import kernels
 
 pytestmark = pytest.mark.vulkan
 

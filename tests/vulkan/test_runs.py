@@ -32,21 +32,18 @@ from accy_async.tuning.measuring import (
 )
 from accy_async.tuning.race import RaceRules
 from tests.conformance.devices import VulkanDevice
-from tests.graphs.programs import Kernels, Program, library_kernels
+from tests.graphs.programs import Program
 from tests.graphs.starting import start_program
 from tests.harness.scanning import scan_in
 from tests.vulkan import harness
 from tests.vulkan.gates import hold
 from tests.vulkan.harness import join_threads
+from tests.vulkan.sessions import kernels
 
 pytestmark = pytest.mark.vulkan
 
 SPIRV = ArtifactFormat.VULKAN_SPIRV
 LENGTH = 5000
-
-
-def kernels() -> Kernels:
-    return library_kernels(SPIRV)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
