@@ -23,8 +23,8 @@ from accy_async.artifact.native import (
 from accy_async.compiler.emit import compile_cpu
 from accy_async.compiler.emit.llvm import data_layout, emit_object
 from accy_async.compiler.emit.target import cpu_target
-from accy_async.compiler.form import KernelBuilder
 from accy_async.dtypes import DType
+from tests.harness.echo import echo_kernel
 
 __all__ = ["GAVE_UP", "PATIENCE", "SIGNATURES", "artifact", "echo_artifact"]
 
@@ -302,13 +302,8 @@ def artifact(
 
 @functools.cache
 def echo_artifact(dtype: DType) -> KernelArtifact:
-    """A kernel that writes its scalar of the dtype to its buffer's first element."""
-    builder = KernelBuilder(f"echo_{dtype}", threadgroup=(1, 1, 1))
-    out = builder.buffer("out", dtype, "write_only")
-    value = builder.scalar("value", dtype)
-    with builder.region():
-        out[builder.thread.cast(DType.U64)] = value
-    kernel = builder.build()
+    """The kernel of `echo_kernel`."""
+    kernel = echo_kernel(dtype)
     payload = compile_cpu([kernel], format="cpu_machine_code")
     return _artifact(kernel.signature, payload, ArtifactFormat.CPU_MACHINE_CODE)
 

@@ -16,8 +16,8 @@ from accy_async.artifact.geometry import FixedLaunch
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.cuda.driver import check, load_driver
 from accy_async.compiler.emit import compile_ptx
-from accy_async.compiler.form import KernelBuilder
 from accy_async.dtypes import DType
+from tests.harness.echo import echo_kernel
 
 __all__ = ["NAMES", "PATIENCE_NS", "artifact", "echo_artifact", "entry", "host_words"]
 
@@ -184,18 +184,14 @@ def entry(name: str) -> KernelCallArtifact:
 
 @functools.cache
 def echo_artifact(dtype: DType) -> KernelArtifact:
-    """A kernel that writes its scalar of the dtype to its buffer's first element."""
-    k = KernelBuilder(f"echo_{dtype}", threadgroup=(1, 1, 1))
-    out = k.buffer("out", dtype, "write_only")
-    value = k.scalar("value", dtype)
-    with k.region():
-        out[k.thread] = value
+    """The kernel of `echo_kernel`."""
+    kernel = echo_kernel(dtype)
     return KernelArtifact(
-        kernel_name=f"echo_{dtype}",
+        kernel_name=kernel.name,
         format=ArtifactFormat.CUDA_PTX,
         argument_count=2,
         scalar_argument_count=1,
-        payload=compile_ptx([k.build()]),
+        payload=compile_ptx([kernel]),
     )
 
 

@@ -8,8 +8,8 @@ from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.compiler.emit.text import compile_spirv
 from accy_async.compiler.emit.text.glslang import compile_shader
-from accy_async.compiler.form import KernelBuilder
 from accy_async.dtypes import DType
+from tests.harness.echo import echo_kernel
 
 __all__ = ["NAMES", "artifact", "echo_artifact", "shader"]
 
@@ -56,13 +56,8 @@ def artifact(name: str) -> KernelArtifact:
 
 @functools.cache
 def echo_artifact(dtype: DType) -> KernelArtifact:
-    """A kernel that writes its scalar to its buffer's first element."""
-    builder = KernelBuilder(f"echo_{dtype}", threadgroup=(1, 1, 1))
-    out = builder.buffer("out", dtype, "write_only")
-    value = builder.scalar("value", dtype)
-    with builder.region():
-        out[builder.thread.cast(DType.U64)] = value
-    kernel = builder.build()
+    """The kernel of `echo_kernel`."""
+    kernel = echo_kernel(dtype)
     return _artifact(kernel.name, 1, 1, compile_spirv(kernel))
 
 
