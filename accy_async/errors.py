@@ -50,6 +50,7 @@ __all__ = [
     "ReadBufferDestinationTooSmall",
     "RuntimeUnavailable",
     "SessionClosed",
+    "WrongEventLoop",
     "Suspect",
     "TuningStopped",
     "UnsupportedOperation",
@@ -425,6 +426,10 @@ class SessionClosed(AccyError, RuntimeError):
 
 class ForkedProcess(SessionClosed):
     """A session or backend of a parent process was used in its forked child."""
+
+
+class WrongEventLoop(AccyError, RuntimeError):
+    """A session was asked for what only tasks of its own event loop may do."""
 
 
 class GraceExpired(AccyError, TimeoutError):

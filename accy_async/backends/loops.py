@@ -19,8 +19,9 @@ import trio
 
 from accy_async.backends.alarm import Alarm
 from accy_async.backends.bell import Bell, Waiter
+from accy_async.errors import WrongEventLoop
 
-__all__ = ["Bell", "Waiter", "current_bell"]
+__all__ = ["Bell", "Waiter", "current_bell", "require_loop_of"]
 
 
 def current_bell() -> Bell:
@@ -38,6 +39,23 @@ def current_bell() -> Bell:
         bell = _asyncio_bell(asyncio.get_running_loop())
     _HERE.bell = bell
     return bell
+
+
+def require_loop_of(bell: Bell, call: str) -> None:
+    """Refuse a call from anywhere but the event loop that a bell is of.
+
+    Raises:
+        WrongEventLoop: it runs on another, or on none.
+    """
+    try:
+        is_there = current_bell() is bell
+    except RuntimeError:  # on none, as sniffio and asyncio say
+        is_there = False
+    if not is_there:
+        raise WrongEventLoop(
+            f"{call}: the session was opened on another event loop and takes this only "
+            "from there; anyio.from_thread.run gets there from a thread"
+        )
 
 
 class _Here(threading.local):

@@ -116,6 +116,7 @@ class Invoker:
             options = LaunchOptions(runtime_scalars=scalars)
             check_options(self._backend, self.graph, options)
         self._check()
+        self._streams.require_here("calling a fragment")
         try:
             self._places.acquire_nowait()
         except anyio.WouldBlock:

@@ -136,6 +136,7 @@ class LoadedFragment(TunedFragment, ClosedOnExit):
             OutOfMemory: no room for results or scratch.
             DeviceError: a kernel failed, by name.
             SessionClosed: the fragment or its session was closed.
+            WrongEventLoop: its session is another loop's.
 
         Cancellation: nothing further is submitted; what was is awaited for the grace,
             then left to the reaper, with a `GraceExpired` in an ExceptionGroup.

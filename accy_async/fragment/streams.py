@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from accy_async.backends.loops import require_loop_of
+
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
+    from accy_async.backends.bell import Bell
     from accy_async.backends.handles import StreamHandle
 
 __all__ = ["FragmentStreams"]
@@ -23,20 +26,31 @@ class FragmentStreams:
     Args:
         backend: whose streams they are.
         limit: how many are opened.
+        bell: of the event loop; None where the caller sees to it.
 
     Attributes:
         calls: how many invocations have come.
         pauses: how often the last one has left.
     """
 
-    def __init__(self, backend: Backend, limit: int) -> None:
+    def __init__(self, backend: Backend, limit: int, bell: Bell | None = None) -> None:
         self.limit = limit
+        self._bell = bell
         self.calls = 0
         self.pauses = 0
         self._backend = backend
         self._idle: list[StreamHandle] = []
         self._users: dict[StreamHandle, int] = {}
         self._pause: anyio.Event | None = None
+
+    def require_here(self, call: str) -> None:
+        """Refuse a call from another event loop.
+
+        Raises:
+            WrongEventLoop: it is one.
+        """
+        if self._bell is not None:
+            require_loop_of(self._bell, call)
 
     @property
     def opened(self) -> int:

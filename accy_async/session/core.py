@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
+from accy_async.backends.loops import require_loop_of
 from accy_async.backends.owned import owned_backend
 from accy_async.backends.streampool import StreamPool
 from accy_async.errors import (
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from accy_async.backends.base import Backend
+    from accy_async.backends.bell import Bell
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.handles import StreamHandle
     from accy_async.backends.timeline import Mark
@@ -68,6 +70,7 @@ class SessionCore:
         self._streams = StreamPool(backend, max_streams)
         self._runs = GraphExecutive(backend, self._streams, max_in_flight, grace_s)
         self._group: TaskGroup | None = None
+        self._bell: Bell | None = None
         self._left_at = 0.0
         self._in_flight: deque[InFlight] = deque()
         self._launch_count = 0
@@ -144,6 +147,14 @@ class SessionCore:
     def _check(self, call: str) -> None:
         if self._state != "open":
             raise SessionClosed(f"{call}: the session is {self._state}")
+
+    def _check_here(self, call: str) -> TaskGroup:
+        """The group of the session's tasks, which its own event loop alone may use."""
+        self._check(call)
+        assert self._group is not None
+        assert self._bell is not None
+        require_loop_of(self._bell, call)
+        return self._group
 
 
 def harmless(observer: Observer | None) -> Observer | None:

@@ -176,7 +176,9 @@ class SessionFragments(SessionRecords):
 
         self._check("load_fragment")
         if self._fragment_streams is None:
-            self._fragment_streams = FragmentStreams(self.backend, self.max_streams)
+            self._fragment_streams = FragmentStreams(
+                self.backend, self.max_streams, self._bell
+            )
         records = await self._launch_tuning_for(compiled, tuning)
         self._check("load_fragment")
         artifact = b"" if options is None else options.launch_tuning_artifact

@@ -62,10 +62,11 @@ class SessionLaunches(SessionCore):
 
         Raises:
             SessionClosed: the session is not open.
+            WrongEventLoop: the session is another loop's.
 
         Cancellation: while waiting for a place, nothing has happened.
         """
-        self._check("launch_pipeline")
+        self._check_here("launch_pipeline")
         await self._wait_for_place()
         self._launch_count += 1
         in_flight = InFlight()
@@ -100,11 +101,10 @@ class SessionLaunches(SessionCore):
                 or node of it names another device than the session's.
             InvalidType: a binding cannot be one.
             SessionClosed: the session is not open.
+            WrongEventLoop: the session is another loop's.
         """
-        self._check("start")
-        assert self._group is not None
         return self._runs.start(
-            self._group,
+            self._check_here("start"),
             plan,
             bindings,
             _PLAIN if options is None else options,
@@ -134,11 +134,11 @@ class SessionLaunches(SessionCore):
             LaunchArgumentMismatch, InvalidType: as for `start`.
             GraphError: it must be lowered (``lowering="always"``) and cannot be.
             OutOfMemory, RuntimeUnavailable: no room, or a kernel could not be loaded.
-            SessionClosed: the session is not open.
+            SessionClosed, WrongEventLoop: as for `start`.
 
         Cancellation: nothing is left of it but loaded kernels.
         """
-        self._check("prepare")
+        self._check_here("prepare")
 
         async def run_plainly(
             bindings: Mapping[str, Binding],
@@ -147,11 +147,8 @@ class SessionLaunches(SessionCore):
         ) -> RunStatistics:
             if prepared is None:
                 return await self.run(plan, bindings, options)
-            self._check("run")
-            assert self._group is not None
-            run = self._runs.start(
-                self._group, plan, bindings, options, prepared=prepared
-            )
+            group = self._check_here("run")
+            run = self._runs.start(group, plan, bindings, options, prepared=prepared)
             return await run.wait_tied()
 
         return await self._runs.prepare(
@@ -176,14 +173,15 @@ class SessionLaunches(SessionCore):
 
         Raises:
             ExceptionGroup: everything that failed in the run.
-            LaunchArgumentMismatch, InvalidType, SessionClosed: as for `start`.
+            LaunchArgumentMismatch, InvalidType, SessionClosed, WrongEventLoop: as for
+                `start`.
 
         Cancellation: cancels the run, and returns once it is over: within the
             grace, or with a `GraceExpired` in an ExceptionGroup.
         """
         options = _PLAIN if options is None else options
         if observer is None and self.observer is None:
-            self._check("run")
+            self._check_here("run")
             again = self._runs.repeater.repeat(
                 plan, {} if bindings is None else bindings, options
             )

@@ -10,6 +10,7 @@ import anyio.lowlevel
 
 from accy_async.backends.base import SettleTimeout
 from accy_async.backends.cleanup import overtake, raise_together
+from accy_async.backends.loops import current_bell
 from accy_async.errors import DeviceLost, GraceExpired
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Session(
 
     def _begin(self, group: TaskGroup) -> None:
         self._group = group
+        self._bell = current_bell()
 
     def _drain(self) -> None:
         """Take nothing new, and cancel what runs. Idempotent."""

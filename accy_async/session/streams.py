@@ -35,6 +35,7 @@ class SessionStreams(SessionCore):
 
         Raises:
             SessionClosed: the session is not open.
+            WrongEventLoop: the session is another loop's.
             DeviceError: on leaving: work of the stream failed.
             GraceExpired: on leaving after an error or a cancellation (then in an
                 ExceptionGroup): the work did not end in time. The stream is left
@@ -43,7 +44,7 @@ class SessionStreams(SessionCore):
         Cancellation: while waiting for a stream, nothing has happened. Inside
             the block, what was submitted is awaited for the grace at most.
         """
-        self._check("stream")
+        self._check_here("stream")
         stream = await self._streams.lease(priority)
         primary: BaseException | None = None
         try:

@@ -92,7 +92,7 @@ class SessionTuning(SessionRecords):
 
         Cancellation: an ordinary exit; no kernel is half tuned, and nothing is left.
         """
-        self._check("tuning")
+        self._check_here("tuning")
         if inputs is not None:
             inputs = listed("tuning.inputs", inputs, "a list of arrays")
         background_of = _fragments_of(self, fragments, inputs)

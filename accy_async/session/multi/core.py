@@ -11,6 +11,7 @@ import anyio
 import attrs
 
 from accy_async.backends.cleanup import overtake, raise_together
+from accy_async.backends.loops import current_bell, require_loop_of
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.graph.crossing import CrossingExecutive
 from accy_async.session.policy import DeviceLoad, PlacingPolicy, Work
@@ -19,6 +20,7 @@ from accy_async.session.single import Session
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from accy_async.backends.bell import Bell
     from accy_async.backends.handles import Handle
     from accy_async.errors import DeviceLost
     from accy_async.observe.protocol import Observer
@@ -71,6 +73,7 @@ class MultiCore:
         self._crossings: dict[tuple[int, ...], CrossingExecutive] = {}
         self._state = "open"
         self._group: TaskGroup | None = None
+        self._bell: Bell | None = None
         # Calls of the whole's fragments that are going on, on each device.
         self._calls = [0] * len(seats)
         # Which plans, pipelines and fragments ran where, by their identity.
@@ -160,6 +163,14 @@ class MultiCore:
         if self._state != "open":
             raise SessionClosed(f"{call}: the session is {self._state}")
 
+    def _check_here(self, call: str) -> TaskGroup:
+        """The group of the session's tasks, which its own event loop alone may use."""
+        self._check(call)
+        assert self._group is not None
+        assert self._bell is not None
+        require_loop_of(self._bell, call)
+        return self._group
+
     def _number_of(self, handle: Handle) -> int | None:
         """The number of a handle's device; None for one that was made by hand."""
         if handle.origin is None:
@@ -241,6 +252,7 @@ class MultiCore:
 
     def _begin(self, group: TaskGroup) -> None:
         self._group = group
+        self._bell = current_bell()
         for seat in self._seats:
             seat._begin(group)  # noqa: SLF001 - seats are the whole's
 

@@ -90,8 +90,7 @@ class MultiSession(MultiFragments, MultiTuning):
             UnsupportedOperation: there is no way for a copy from a device to another.
             As `Session.start`.
         """
-        self._check("start")
-        assert self._group is not None
+        group = self._check_here("start")
         if not isinstance(plan, LaunchGraphPlan):
             raise InvalidType("start.plan", plan, "a LaunchGraphPlan")
         given = self._adopt_bindings(plan, bindings)
@@ -100,7 +99,7 @@ class MultiSession(MultiFragments, MultiTuning):
             self._ran[where][id(plan)] = plan
             return self._seats[where].start(plan, given, options, observer=observer)
         return self._crossing(where.used).start(
-            self._group,
+            group,
             plan,
             given,
             options or LaunchOptions(),
