@@ -154,8 +154,11 @@ class ArtifactStore:
         path = self._path(schema, key)
         most = sealed_size(schema, key, MOST_PAYLOAD_BYTES)
         try:
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
+            with open(path, "rb", opener=_open_at_once) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise InvalidArtifact("no file")
+                size = status.st_size
                 if size > most:
                     raise InvalidArtifact("larger than any entry")
                 payload = unseal(file.read(size), schema, key, key_is="key")
@@ -354,6 +357,11 @@ def _check_number(field: str, value: object, types: tuple[type, ...]) -> None:
         raise InvalidType(field, value, " or ".join(one.__name__ for one in types))
     if not value >= 0:  # type: ignore[operator]
         raise InvalidValue(field, value, "0 or more")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """An opener that waits for no writer where somebody put a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _unlink(path: Path) -> bool:

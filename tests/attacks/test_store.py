@@ -46,6 +46,19 @@ def test_what_is_no_file_is_no_entry(tmp_path: Path) -> None:
     assert store.clear().kept == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_in_place_of_an_entry_is_not_waited_for(tmp_path: Path) -> None:
+    """It is as good as none, and is replaced."""
+    store = ArtifactStore(tmp_path)
+    store.put("bytes-1", KEY, b"payload")
+    (entry,) = tmp_path.glob("bytes-1/*/*")
+    entry.unlink()
+    os.mkfifo(entry)
+    assert store.get("bytes-1", KEY) is None
+    store.put("bytes-1", KEY, b"payload")
+    assert store.get("bytes-1", KEY) == b"payload"
+
+
 @pytest.mark.parametrize("field", ["max_bytes", "max_age_s"])
 def test_limits_that_are_no_numbers(tmp_path: Path, field: str) -> None:
     """Refused before anything is removed."""
