@@ -235,7 +235,7 @@ def test_kernels_and_copies_go_where_least_else_is_done() -> None:
 
 def test_of_several_queues_one_is_for_urgent_streams() -> None:
     found = families(COMPUTE)
-    for most, expected in ((1, [0.0]), (2, [0.0, 1.0]), (4, [0.0, 0.0, 0.0, 1.0])):
+    for most, expected in ((1, [0.0]), (2, [0.0, 0.0]), (4, [0.0, 0.0, 0.0, 1.0])):
         kernels, _ = choose_families([attrs.evolve(found[0], count=8)], most)
         assert kernels.priorities == expected
 

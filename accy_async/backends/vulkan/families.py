@@ -59,10 +59,10 @@ def choose_families(
     """The family for kernels, and that for copies where there is one for these alone.
 
     Kernels go to a family that does not draw, where there is one, and which is not in
-    the way of whatever draws; of two queues and more one is for urgent streams. Copies
-    between the host and the device get one queue of a family that neither draws nor
-    computes, which is a copy engine's; one that has the least else to do, as engines
-    for video copy too.
+    the way of whatever draws; of three queues and more one is for urgent streams.
+    Copies between the host and the device get one queue of a family that neither draws
+    nor computes, which is a copy engine's; one that has the least else to do, as
+    engines for video copy too.
 
     Args:
         found: all there are, in the driver's order; one of them computes.
@@ -74,7 +74,7 @@ def choose_families(
     )
     one = found[kernels]
     count = min(one.count, most_queues)
-    chosen = QueueFamily(kernels, count, one.timestamp_bits, urgent=int(count > 1))
+    chosen = QueueFamily(kernels, count, one.timestamp_bits, urgent=int(count > 2))
     copying = [
         index
         for index, one in enumerate(found)
