@@ -88,6 +88,10 @@ class PeerHooks:
         """Submit a copy to a peer's buffer, to a stream of this device."""
         raise NotImplementedError
 
+    pulls_in_order: ClassVar[bool] = False
+    """True where a copy from a peer's memory that is the host's takes the bytes when
+    its turn comes, and not when it is submitted."""
+
     def _copy_in(
         self,
         stream: StreamState,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import BufferHandle
     from accy_async.graph.plan import LaunchGraphPlan
 
-__all__ = ["check_aliases"]
+__all__ = ["aliased_slots", "check_aliases"]
 
 
 def check_aliases(
@@ -34,7 +34,7 @@ def check_aliases(
             nothing to say which comes first; or a loop's carry would swap a buffer
             with itself.
     """
-    pairs = [*_same_buffers(bound), *_overlapping_arrays(bound)]
+    pairs = aliased_slots(bound)
     if not pairs:
         return
     where = _Merged(plan, pairs)
@@ -53,6 +53,13 @@ def check_aliases(
             f"bindings: slots {first!r} and {second!r} are bound to the same memory, "
             f"and so as one {error}"
         ) from error
+
+
+def aliased_slots(
+    bound: Mapping[str, BufferHandle | np.ndarray],
+) -> list[tuple[str, str]]:
+    """Pairs of slots that are one memory, or parts of one; not all that follow."""
+    return [*_same_buffers(bound), *_overlapping_arrays(bound)]
 
 
 class _Merged:

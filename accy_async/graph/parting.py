@@ -125,6 +125,8 @@ class PartsRunner(Runner):
                 for index in indices:
                     progress.skipped(index)
                 return
+        if self._prepared.rereads:
+            await self._wait_for_parts_read(indices)
         lane = self._lane_of[number]
         others = [n for n in part.parts if self._lane_of[n] != lane]
         operations = 2 + len(graph.watched) + len(others)
@@ -153,6 +155,14 @@ class PartsRunner(Runner):
             event = self._behind[number] = self._take_event(stream)
             progress.reached(lane, backend.record_event(event, stream))
             progress.event_records += 1
+
+    async def _wait_for_parts_read(self, indices: Sequence[int]) -> None:
+        """Wait for what other parts copy to host memory that these nodes copy from."""
+        mine = set(indices)
+        for index, copies in self._prepared.rereads.items():
+            if index in mine:
+                for before in (copy for copy in copies if copy not in mine):
+                    await self._progress.wait_device(before)
 
     async def _serve(self, number: int) -> None:
         """A call, once what it depends on has ended."""

@@ -31,6 +31,7 @@ from accy_async.graph.nodes import (
     KernelCall,
     RuntimeScalar,
 )
+from accy_async.graph.rereads import HostCopies
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -67,6 +68,7 @@ class PreparedGraph:
         has_lost_kernels: whether a kernel of it, which somebody lent, was destroyed.
         runs: how many runs it has served, one that goes on included.
         has_calls: whether some nodes are called on the host.
+        rereads: of some copies from host memory, the nodes whose end they wait for.
         lowered: it as a device graph, or as several, once it is; its own.
         obstacles: what keeps it from that, where that was found.
         is_closed: whether `close` was called.
@@ -90,6 +92,7 @@ class PreparedGraph:
         self.backend = backend
         self.places = places
         self.plan = plan
+        self._copies = HostCopies(plan, self._device, places)
         self._set_bound(bound)
         self.options = options
         self.events: dict[str, EventHandle] = dict(events)
@@ -128,6 +131,12 @@ class PreparedGraph:
         self._packed: dict[int, dict[tuple[int, ...], PreparedLaunch]] = {}
         # Of each slot, and of each of the run's scalars, the nodes that use it.
         self._users: tuple[list[list[int]], dict[int, set[int]]] | None = None
+
+    def _device(self, number: int) -> Backend:
+        """One of the devices, by its number."""
+        if self.places is None:
+            return self.backend
+        return cast("JoinedBackend", self.backend).at(number)
 
     def make_actions(self) -> Iterator[None]:
         """Make what submits each node, one at each step.
@@ -292,6 +301,7 @@ class PreparedGraph:
 
     def _set_bound(self, bound: Mapping[str, Memory]) -> None:
         self.bound = bound
+        self.rereads = self._copies.rereads(bound)
         self.bound_slots = [(n, m, self.plan.slot(n)) for n, m in bound.items()]
 
     def slot_index(self, name: str) -> int:
@@ -316,15 +326,11 @@ class PreparedGraph:
 
     def _at(self, slot: int) -> Backend:
         """The device that a slot is on."""
-        if self.places is None:
-            return self.backend
-        return cast("JoinedBackend", self.backend).at(self.places.slots[slot])
+        return self._device(0 if self.places is None else self.places.slots[slot])
 
     def _of_event(self, name: str) -> Backend:
         """The device that an event is signalled on."""
-        if self.places is None:
-            return self.backend
-        return cast("JoinedBackend", self.backend).at(self.places.events[name])
+        return self._device(0 if self.places is None else self.places.events[name])
 
     def _destroy(self, errors: list[Exception]) -> None:
         handles: list[Handle] = []

@@ -143,6 +143,8 @@ class Runner:
             if mark is not None:
                 await self._wait_across(mark)
         if body is None:
+            if index in self._prepared.rereads:
+                await self._wait_to_read(index)
             self._submitter.submit(index, lane)
         else:
             await self._run_counted(index, body, lane)
@@ -224,10 +226,17 @@ class Runner:
             await self._pace.wait_for_room(operations)
         await self._wait_across(*submitter.wait_before(frame, item))
         if entry.body is None:
+            if entry.index in self._prepared.rereads:
+                await self._wait_to_read(entry.index)
             submitter.submit(entry.index, lane)
         else:
             await self._run_counted(entry.index, entry.body, lane)
         submitter.record_after(frame, item)
+
+    async def _wait_to_read(self, index: int) -> None:
+        """Wait for the copies to the host memory that a copy is from."""
+        for before in self._prepared.rereads[index]:
+            await self._progress.wait_device(before)
 
     async def _run_host_item(self, frame: Frame, item: int) -> None:
         """A host call, or a loop that the host steps: after what it depends on."""

@@ -66,3 +66,54 @@ def test_c65_the_limit_is_of_what_buffers_take_together(
     backend.destroy(second)
     backend.destroy(third)
     hardware.close(backend)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lowering", ["never", "always"])
+async def test_a_copy_in_gets_what_a_copy_out_before_it_wrote(
+    hardware: Hardware, backend: Backend, lowering: str
+) -> None:
+    """Through host memory, straight and from turn to turn of a loop."""
+    count = ScalarArgument.u32(N)
+    b = LaunchGraphBuilder()
+    x, y, two = (b.scratch(name, DType.U32, N) for name in ("x", "y", "two"))
+    host, found = (b.host(name, DType.U32, N) for name in ("host", "found"))
+    b.fill(x, 7)
+    b.fill(two, 2)
+    b.copy_out(x, host)
+    with b.loop(count=3):
+        b.copy_in(host, y)
+        b.kernel(hardware.kernels.add, [y.read_write, y.read_write, two.read], [count])
+        b.copy_out(y, host)
+    b.copy_in(host, x)
+    b.copy_out(x, found)
+    plan = b.build()
+    arrays = {name: np.zeros(N, np.uint32) for name in ("host", "found")}
+    async with open_session(backend) as session:
+        for _ in range(2):
+            await session.run(plan, arrays, LaunchOptions(lowering=lowering))
+            assert set(arrays["found"].tolist()) == {13}
+            arrays["host"][:] = arrays["found"][:] = 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lowering", ["never", "always"])
+async def test_a_copy_in_behind_a_call_gets_what_was_copied_out_before(
+    hardware: Hardware, backend: Backend, lowering: str
+) -> None:
+    """The call comes after neither: what it waits for is done long before."""
+    b = LaunchGraphBuilder()
+    x, y = (b.scratch(name, DType.U32, N) for name in ("x", "y"))
+    host, found = (b.host(name, DType.U32, N) for name in ("host", "found"))
+    call = b.host_call(lambda: None)
+    b.fill(x, 7)
+    b.copy_out(x, host)
+    b.copy_in(host, y, after=call)
+    b.copy_out(y, found)
+    plan = b.build()
+    arrays = {name: np.zeros(N, np.uint32) for name in ("host", "found")}
+    async with open_session(backend) as session:
+        for _ in range(2):
+            await session.run(plan, arrays, LaunchOptions(lowering=lowering))
+            assert set(arrays["found"].tolist()) == {7}
+            arrays["host"][:] = arrays["found"][:] = 0

@@ -38,6 +38,7 @@ class VulkanPeers(VulkanGraphs):
     """The hooks of the backend for its peers."""
 
     can_stage: ClassVar[bool] = True
+    pulls_in_order: ClassVar[bool] = True
 
     def _can_wait_for(self, peer: Backend) -> bool:
         del peer
