@@ -7,9 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from accy_async.backends.cpu import CpuBackend
 from accy_async.backends.cuda import CudaBackend, context
 from accy_async.backends.routes import Way
+from accy_async.dtypes import DType
 from accy_async.errors import DeviceLost
+from accy_async.graph import LaunchGraphBuilder
+from accy_async.session import open_session
 from tests.cuda.fake import TwoGpus
 
 PEER_CALLS = (
@@ -230,3 +234,24 @@ def test_a_gpu_that_is_lost_takes_no_other_along(
         two.allocate_buffer(64)
     assert one.is_healthy
     assert not two.is_healthy
+
+
+@pytest.mark.anyio
+async def test_a_copy_back_from_the_processor_is_not_submitted_before_the_copy_there(
+    gpus: tuple[CudaBackend, CudaBackend],
+) -> None:
+    """A GPU takes the bytes of a copy in when it is submitted, so the host waits."""
+    gpu, cpu = gpus[0], CpuBackend()
+    b = LaunchGraphBuilder()
+    x, z = (b.scratch(name, DType.U32, 4, device=gpu.device) for name in "xz")
+    y = b.scratch("y", DType.U32, 4, device=cpu.device)
+    b.fill(x, 1)
+    b.copy(x, y, name="there")
+    b.copy(y, z, name="back")
+    async with open_session(devices=[gpu, cpu]) as session:
+        made = await session.prepare(b.build(), {})
+        assert [str(one) for one in made.obstacles] == [
+            "back: it copies from the processor's memory what 'there' copies there"
+        ]
+        await made.run()
+    cpu.close()
