@@ -289,6 +289,25 @@ async def test_large_copies_go_to_a_queue_of_their_own(copying: VulkanDevice) ->
 
 
 @pytest.mark.anyio
+async def test_a_long_copy_is_followed_whatever_has_it_submitted(
+    copying: VulkanDevice,
+) -> None:
+    """Nobody waits: what it was staged in is given back nevertheless."""
+    backend = copying.vulkan
+    stream, small = backend.create_stream(), copying.write([1])
+    buffer = backend.allocate_buffer(4 * LARGE)
+    await backend.wait_device()
+    used = backend.memory_statistics()["staging_used_bytes"]
+    with backend._gather():
+        backend.write_buffer(buffer, np.ones(LARGE, np.uint32), stream=stream)
+        backend.copy_buffer(buffer, small, byte_size=4, stream=stream)
+    with anyio.fail_after(5):
+        while backend.memory_statistics()["staging_used_bytes"] > used:
+            await anyio.lowlevel.checkpoint()
+    assert await copying.read(small, stream) == [1]
+
+
+@pytest.mark.anyio
 async def test_other_streams_wait_for_copies_by_events(copying: VulkanDevice) -> None:
     backend = copying.vulkan
     first, second = backend.create_stream(), backend.create_stream()

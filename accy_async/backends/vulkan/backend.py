@@ -135,7 +135,7 @@ class VulkanBackend(VulkanPeers):
         weakref.finalize(self, leave, self._device, self._hub, self._queues)
 
     def _queue(self, family: QueueFamily, index: int) -> VulkanQueue:
-        return VulkanQueue(self._device, family, index, self._opened)
+        return VulkanQueue(self._device, family, index, self._opened, self._hub.ring)
 
     @property
     def capabilities(self) -> Capabilities:

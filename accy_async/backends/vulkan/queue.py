@@ -9,7 +9,7 @@ many streams as there are share the queues there are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ class VulkanQueue(NativeQueue):
         family: the queue's family.
         index: its number within the family.
         opened: gets the queues that have an open batch.
+        follow: called when one is submitted that takes long on the host afterwards.
 
     Attributes:
         synchronization: the barriers that its family takes.
@@ -66,10 +67,12 @@ class VulkanQueue(NativeQueue):
         family: QueueFamily,
         index: int,
         opened: list[VulkanQueue],
+        follow: Callable[[], None],
     ) -> None:
         super().__init__(device, family.index, index)
         self.synchronization = Synchronization(device.vulkan, family)
         self._opened = opened
+        self._follow = follow
         self.submitted = 0
         self.long = 0
         self.streams = 0
@@ -205,18 +208,15 @@ class VulkanQueue(NativeQueue):
         self._seen[other] = number
         self.batch().waits[other] = number
 
-    def flush(self) -> bool:
+    def flush(self) -> None:
         """Submit the open batch, if there is one.
-
-        Returns:
-            True where it leaves something to do on the host that takes long.
 
         Raises:
             AccyError: the driver refuses it. Its operations have failed then.
         """
         batch = self._open
         if batch is None:
-            return False
+            return
         try:
             self._submit(batch)
         except BaseException:
@@ -226,8 +226,9 @@ class VulkanQueue(NativeQueue):
         self._opened.remove(self)
         self.submitted = batch.number
         self.flying.append(batch)
-        self.long += batch.is_long
-        return batch.is_long
+        if batch.is_long:
+            self.long += 1
+            self._follow()
 
     def _refuse(self, batch: Batch) -> None:
         """Take the open batch for refused; the backend ends its operations."""

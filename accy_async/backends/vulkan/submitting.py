@@ -159,16 +159,14 @@ class VulkanSubmitting(VulkanFinishing):
         while self._opened:
             queue = self._opened[0]
             try:
-                is_long = queue.flush()
+                queue.flush()
             except BaseException as error:
                 self._end_refused(error)
                 self._check_loss(error)
                 raise
             if self.is_debugging:
                 self._await_now(queue, operation, stream)
-            if is_long:
-                self._hub.ring()
-            else:
+            if not queue.long:  # else the hub is at it
                 self._relieve(queue)
 
     def _pump(self) -> None:
