@@ -173,7 +173,7 @@ class Resource:
         """
         for line, position in self.last_positions().items():
             if line.completed < position:
-                line.request(position)
+                line.oversee(position)
 
     def compose(self, parts: Iterable[Resource]) -> None:
         """Make this object of others, from here on."""

@@ -88,6 +88,10 @@ class Timeline:
         For a device that says so only where it is asked to beforehand.
         """
 
+    def oversee(self, position: int) -> None:
+        """See to it that ``position`` is noticed when it is done, if nobody looks."""
+        self.request(position)
+
     def advance(self) -> int:
         """Submit an operation; returns its position, counting from 1.
 

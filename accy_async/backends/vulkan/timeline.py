@@ -63,11 +63,12 @@ class VulkanTimeline(Timeline):
         is_quick: whether the last wait ended within a turn of its loop.
     """
 
-    __slots__ = ("_backend", "_completed", "is_quick", "stream")
+    __slots__ = ("_backend", "_completed", "_overseen", "is_quick", "stream")
 
     def __init__(self, name: str, backend: Finishing) -> None:
         self._backend = backend
         self._completed = 0
+        self._overseen = 0
         self.is_quick = False
         self.stream: VulkanStream | None = None
         super().__init__(name)
@@ -106,11 +107,20 @@ class VulkanTimeline(Timeline):
         if not completion.is_set:
             self._backend.follow(self, position)
 
+    def oversee(self, position: int) -> None:
+        """See to it that ``position`` is noticed when it is done, if nobody looks."""
+        if position > self._overseen:
+            self._overseen = position
+            self._backend.follow(self, position)
+
     @property
     def first_awaited(self) -> int | None:
-        """The earliest position that somebody sleeps for."""
+        """The earliest position that somebody sleeps for, or that is overseen."""
         with self._lock:
-            return min(self._waiters.values(), default=None)
+            first = min(self._waiters.values(), default=None)
+        if first is None and self._overseen > self._completed:
+            return self._overseen
+        return first
 
     # Waiting; see `backends.arrival.Awaited`
 
