@@ -58,7 +58,9 @@ class Awaited(Protocol):
         """
 
 
-async def arrive(line: Awaited, position: int, bell: Bell, before: int) -> None:
+async def arrive(
+    line: Awaited, position: int, bell: Bell, before: int, begun: int = 0
+) -> None:
     """Return once a stream has come to a position; a checkpoint.
 
     Args:
@@ -66,15 +68,18 @@ async def arrive(line: Awaited, position: int, bell: Bell, before: int) -> None:
         position: what to wait for; the device says when it is reached.
         bell: of the loop that this runs on.
         before: how far it was known to have come.
+        begun: when the wait began, on the monotonic clock, if its first turn is over
+            already; 0 if it begins now.
     """
     await bell.turn()  # short work ends meanwhile; the clock is not asked for it
-    if line.has_come(position):
+    has_come = line.has_come(position)
+    if has_come and not begun:
         line.is_quick = True
         return
-    begun = monotonic_ns()
+    begun = begun or monotonic_ns()
     pace = line.paces.of(line.kind_at(position), position - before)
     patience = pace.patience
-    if patience and await poll(line, position, bell, begun + patience):
+    if has_come or (patience and await poll(line, position, bell, begun + patience)):
         took = monotonic_ns() - begun
         line.is_quick = took <= QUICK_NS
         pace.learn(took)

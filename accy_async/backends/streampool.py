@@ -88,8 +88,15 @@ class StreamPool:
             stream = self._extra = self._backend.create_stream(priority=wanted)
             self._shared[stream.id] = stream
             self._sharers[stream.id] = 0
+        # Whoever awaits what is on it is not to wait for what comes now, too.
+        mark = self._backend.mark(stream)
+        mark.timeline.request(mark.position)
         self._sharers[stream.id] += 1
         return stream
+
+    def is_shared(self, stream: StreamHandle) -> bool:
+        """True where a stream that was leased has several lessees now."""
+        return self._sharers.get(stream.id, 0) > 1
 
     def give_back(self, stream: StreamHandle) -> bool:
         """Return a stream that was leased.

@@ -163,7 +163,9 @@ class Repeater:
                 stream = attempt.launch(self._streams)
                 # Made while the device is at work.
                 statistics = _statistics(len(prepared.plan.nodes))
-                ended = await self._backend.ends_soon(stream)
+                ended = await self._backend.ends_soon(
+                    stream, is_alone=not self._streams.is_shared(stream)
+                )
                 if not ended:
                     with going.open_scope():
                         ended = await attempt.wait(stream)
@@ -242,7 +244,7 @@ class _Attempt:
             await line.wait_reached(position)
         else:
             try:
-                await backend.wait_stream(stream)
+                await backend.wait_stream(stream, position)
             except DeviceError:
                 return False  # it is the nodes' own: whoever asks finds it there
         return not (

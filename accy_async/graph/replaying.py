@@ -87,6 +87,10 @@ class PreparedPlan(ClosedOnExit):
             self._stream = backend.create_stream()
             self._line = backend.mark(self._stream).timeline
         self._last = 0
+        # Whether nobody else has its stream; and how many runs are awaited, which may
+        # have no flag behind them.
+        self._is_alone = True
+        self._awaited = 0
         outline = None if self._lowered is None else self._lowered.shape
         # What a launch has to do besides launching: most have nothing.
         self._has_events = outline is not None and bool(
@@ -113,6 +117,7 @@ class PreparedPlan(ClosedOnExit):
     @property
     def stream(self) -> StreamHandle | None:
         """The stream that its runs are launched on; None where it is not one graph."""
+        self._is_alone = False
         return self._stream
 
     @property
@@ -139,12 +144,17 @@ class PreparedPlan(ClosedOnExit):
             return
         while self._has_arrays and not self._line.is_idle:  # others may come first
             await self._line.wait_reached(self._line.submitted)
-        self.submit()
+        mark, backend = self.submit(), self._backend
+        stream: StreamHandle = self._stream  # type: ignore[assignment]
+        self._awaited += 1
         try:
-            await self._backend.wait_stream(self._stream)  # type: ignore[arg-type]
+            if not await backend.ends_soon(stream, is_alone=self._is_alone):
+                await backend.wait_stream(stream, mark.position)
         except anyio.get_cancelled_exc_class() as cancelled:
             await self._settle(cancelled)
             raise
+        finally:
+            self._awaited -= 1
 
     def submit(self) -> Mark:
         """Submit a run without waiting for it: ``await mark.wait()`` does. Sync.
@@ -165,6 +175,8 @@ class PreparedPlan(ClosedOnExit):
                 "submit: the arrays of the last run are still in use; wait for it first"
             )
         assert lowered is not None
+        if self._awaited:
+            self._line.request(self._last)  # which ends before this one does
         if self._has_events:
             mark = self._submit_with_events(lowered)
         else:

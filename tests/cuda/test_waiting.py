@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from accy_async.backends import StreamHandle
-from accy_async.backends.cuda import CudaBackend, waiting
+from accy_async.backends.cuda import CudaBackend, asking
 from accy_async.backends.cuda.scanner import NativeScanner
 from accy_async.backends.cuda.timeline import CudaTimeline
 from tests.cuda.fake import FakeDriver
@@ -26,7 +26,7 @@ def ask_for(
     backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, nanoseconds: int
 ) -> None:
     """Have it ask again for so long."""
-    monkeypatch.setattr(waiting, "QUICK_NS", nanoseconds)
+    monkeypatch.setattr(asking, "QUICK_NS", nanoseconds)
     scanner = backend._hub.scanner
     assert isinstance(scanner, NativeScanner)
     scanner._board.quick = nanoseconds
@@ -80,8 +80,9 @@ async def test_a_quick_wait_that_was_none_is_told_by_a_flag(
     """And so is the next one."""
     ask_for(backend, monkeypatch, 0)
     stream = quick_stream(backend)
-    driver.answers["cuStreamQuery"] = [600, code]
+    driver.answers["cuStreamQuery"] = [600, *(8 * [code])]
     await backend.wait_stream(stream)
+    driver.answers.clear()
     line = cast("CudaTimeline", backend._stream(stream).timeline)
     assert driver.calls["cuStreamWriteValue64"] == 1
     assert not line.is_quick
@@ -113,9 +114,10 @@ async def test_a_quick_wait_goes_on_without_its_stream(
 
     class Destroying:
         async def turn(self) -> None:
-            backend.destroy(stream)
+            if backend.is_alive(stream):
+                backend.destroy(stream)
 
-    monkeypatch.setattr(waiting, "current_bell", Destroying)
+    monkeypatch.setattr(asking, "current_bell", Destroying)
     await backend.wait_stream(stream)
     assert not backend.is_alive(stream)
 

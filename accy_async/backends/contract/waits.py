@@ -24,8 +24,14 @@ __all__ = ["Waits"]
 class Waits(Streams, Ownership):
     """Waiting for one device."""
 
-    async def wait_stream(self, stream: StreamHandle) -> None:
+    async def wait_stream(
+        self, stream: StreamHandle, position: int | None = None
+    ) -> None:
         """Return once the work now submitted to the stream is done.
+
+        Args:
+            stream: the stream.
+            position: of what it is to be done up to, if not to the end.
 
         Raises:
             DeviceError: some of it failed.
@@ -34,12 +40,21 @@ class Waits(Streams, Ownership):
         Cancellation: only the wait stops; the work goes on.
         """
         self._check("wait_stream")
-        await self._wait_mark(self.mark(stream))
+        mark = self.mark(stream)
+        if position is not None:
+            mark = Mark(mark.timeline, position)
+        await self._wait_mark(mark)
 
-    async def ends_soon(self, stream: StreamHandle) -> bool:
-        """Give the loop a turn, where a stream's work may well be done by then.
+    async def ends_soon(self, stream: StreamHandle, *, is_alone: bool = False) -> bool:
+        """Give the loop a turn or some, where a stream's work may well be done by then.
 
-        For who would have to make ready for a longer wait, and need not then.
+        For who would have to make ready for a longer wait, and need not then. It takes
+        no longer than a millisecond or so.
+
+        Args:
+            stream: the stream.
+            is_alone: whether nobody else is going to submit to it meanwhile, or has the
+                timeline's `Timeline.request` called before. Else it is for a turn.
 
         Returns:
             True where all work now submitted to it is done, and none of it failed.
@@ -47,7 +62,7 @@ class Waits(Streams, Ownership):
 
         Cancellation: as for `wait_stream`.
         """
-        del stream
+        del stream, is_alone
         return False
 
     async def wait_default_stream(self) -> None:

@@ -63,6 +63,7 @@ class CudaTimeline(Timeline):
             None until somebody needs it. The backend's.
         armed: the position that the hub watches for; the hub's.
         bell: whose loop is rung then; the hub's.
+        begun: since when its end is waited for already, for the next who waits; or 0.
     """
 
     __slots__ = (
@@ -77,6 +78,7 @@ class CudaTimeline(Timeline):
         "_word",
         "armed",
         "ask",
+        "begun",
         "bell",
         "hub",
         "is_detached",
@@ -108,6 +110,7 @@ class CudaTimeline(Timeline):
         self._completed = 0
         self._flagged = 0
         self.is_quick = False
+        self.begun = 0
         self.ask: Callable[[], int] | None = None
         self._finishers: deque[_Finisher] = deque()
         self._long_finishers = 0
@@ -193,6 +196,15 @@ class CudaTimeline(Timeline):
         if position > self._flagged and self._lost is None:
             self._flagged = self.submitted
             self._flag(self, self._flagged)
+
+    def is_flagged(self, position: int) -> bool:
+        """True where the word will say when ``position`` is done."""
+        return position <= self._flagged
+
+    def pace_at(self, position: int) -> Pace:
+        """How long waits like one for a position, from now on, take."""
+        kind = self.kind_at(position)
+        return self.hub.paces.of(kind, position - self._completed)
 
     def kind_at(self, position: int) -> Hashable:
         """What waits for such work as there is at a position have in common."""
@@ -296,12 +308,13 @@ class CudaTimeline(Timeline):
         Cancellation: only the wait stops.
         """
         before = self._completed
+        begun, self.begun = self.begun, 0
         self.request(position)
         bell = current_bell()
         if self.completed >= position:
             await bell.turn()
             return
-        await arrive(self, position, bell, before)
+        await arrive(self, position, bell, before, begun)
 
     def has_come(self, position: int) -> bool:
         """Read the word."""

@@ -5,24 +5,17 @@ from __future__ import annotations
 import ctypes
 import threading
 from abc import abstractmethod
-from collections.abc import Callable
-from functools import cached_property, partial
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from accy_async.backends.base import Backend
+from accy_async.backends.cuda.asking import CudaAsking
 from accy_async.backends.cuda.board import BUSY
 from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.objects import CudaStream
-from accy_async.backends.cuda.thunks import address_of
 from accy_async.backends.cuda.timeline import CudaTimeline
-from accy_async.backends.loops import current_bell
-from accy_async.backends.pace import QUICK_NS
 from accy_async.errors import AccyError, DeviceError, DeviceLost
 
 if TYPE_CHECKING:
-    from accy_async.backends.cuda.context import CudaContext
     from accy_async.backends.cuda.memory import PinnedPool
     from accy_async.backends.cuda.modules import LateUnloads
     from accy_async.backends.handles import StreamHandle
@@ -33,14 +26,12 @@ _CAPTURING = range(900, 908)
 """What is asked of a stream whose work another library is recording."""
 
 
-class CudaWaiting(Backend):
+class CudaWaiting(CudaAsking):
     """The part of the backend that says how far its streams have come."""
 
     words: ClassVar[int] = 4096
     """Streams that can be open at once: a word of pinned memory for each."""
 
-    _context: CudaContext
-    _driver: Any
     _unloads: LateUnloads
 
     @abstractmethod
@@ -56,8 +47,7 @@ class CudaWaiting(Backend):
         address, words = pinned.take(8 * self.words)
         words.fill(0)
         self._free_slots = list(reversed(range(self.words)))
-        self._natives: dict[CudaTimeline, Any] = {}
-        # Held while the bindings ask about one of these: it is not destroyed meanwhile.
+        self._natives = {}
         self._questions = threading.RLock()
         self._write_value = self._driver.cuStreamWriteValue64
         self._ask = self._driver.cuStreamQuery
@@ -86,27 +76,30 @@ class CudaWaiting(Backend):
             answer = self._driver.cuStreamDestroy(stream.native)
             self._context.check(answer, "cuStreamDestroy")
 
-    async def wait_stream(self, stream: StreamHandle) -> None:
+    async def wait_stream(
+        self, stream: StreamHandle, position: int | None = None
+    ) -> None:
         """As the contract says; see `Waits.wait_stream`.
 
         Behind work that ends within a turn of the loop, or soon after, no flag is
-        submitted: to ask the driver then costs less than a flag before it.
+        submitted; see `CudaAsking`.
         """
         if self._is_closed or self._is_forked or self._lost is not None:
             self._check("wait_stream")  # says which
         state: CudaStream = self._stream(stream)  # type: ignore[assignment]
         line = state.flags
-        position = line.submitted
         if state.is_lent or state.is_borrowed:  # what others submit has no position yet
-            await super().wait_stream(stream)
+            await super().wait_stream(stream, position)
             return
-        if not line.is_quick or line.has_failed:
-            await self._wait_line(line, position)
+        if position is None:
+            position = line.submitted
+        if (
+            line.is_quick
+            and not line.has_failed
+            and await self._ends_at_once(line, position)
+        ):
             return
-        await current_bell().turn()
-        if not self._has_ended(line, position):
-            await self._wait_line(line, position)
-            line.is_quick = False  # whatever this wait took, which began late
+        await self._wait_line(line, position)
 
     async def _wait_line(self, line: CudaTimeline, position: int) -> None:
         """`_wait_mark` in one piece: what is waited for often goes this way."""
@@ -121,58 +114,6 @@ class CudaWaiting(Backend):
             if self._abandoned:
                 self._discard_abandoned()
             self._table.sweep()
-
-    async def ends_soon(self, stream: StreamHandle) -> bool:
-        """As the contract says; see `Waits.ends_soon`."""
-        state: CudaStream = self._stream(stream)  # type: ignore[assignment]
-        line = state.flags
-        if not line.is_quick or line.has_failed or state.is_lent or state.is_borrowed:
-            return False
-        position = line.submitted
-        await current_bell().turn()
-        return self._has_ended(line, position)
-
-    def _has_ended(self, line: CudaTimeline, position: int) -> bool:
-        """Ask the driver for a moment whether a stream has come to its end there."""
-        if line.submitted != position:
-            return False
-        ask = line.ask or self._asking(line)
-        if ask() != 0 or not line.complete_unwatched(position):
-            return False
-        if self._abandoned:
-            self._discard_abandoned()
-        self._table.sweep()
-        return True
-
-    def _asking(self, line: CudaTimeline) -> Callable[[], int]:
-        """What asks the driver for a moment whether a stream is done: 0 if it is."""
-        if self._query_address is not None and line in self._natives:
-            asking = self._hub.scanner.asking(line.slot, self._query_address)
-            if asking is not None:
-                line.ask = asking
-                return asking
-        return partial(self._ask_again, line)
-
-    def _ask_again(self, line: CudaTimeline) -> int:
-        """The same without machine code."""
-        until = 0
-        while True:
-            with self._questions:
-                native = self._natives.get(line)
-                if native is None:
-                    return BUSY
-                (result,) = self._ask(native)
-            if result != BUSY:
-                return int(result)
-            now = monotonic_ns()
-            until = until or now + QUICK_NS
-            if now >= until:
-                return BUSY
-
-    @cached_property
-    def _query_address(self) -> int | None:
-        """Where the driver's function is; None where the bindings' is to be called."""
-        return None if self.is_debugging else address_of(self._driver, "cuStreamQuery")
 
     def _flag(self, line: CudaTimeline, position: int) -> None:
         """Have the stream write its position into its word."""

@@ -303,10 +303,12 @@ class RecordingBackend(RecordingScript):
         self._pump_with(peer.base)
         return position
 
-    async def wait_stream(self, stream: StreamHandle) -> None:
+    async def wait_stream(
+        self, stream: StreamHandle, position: int | None = None
+    ) -> None:
         """Record the call; see `Backend.wait_stream`."""
         self._note_wait("wait_stream", SyncScope.STREAM, stream)
-        await super().wait_stream(stream)
+        await super().wait_stream(stream, position)
 
     async def wait_event(self, event: EventHandle) -> None:
         """Record the call; see `Backend.wait_event`."""
