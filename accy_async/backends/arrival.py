@@ -50,7 +50,7 @@ class Awaited(Protocol):
     async def sleep(
         self, position: int, bell: Bell, begun: int, pace: Pace
     ) -> tuple[int, int]:
-        """Sleep until the position is reached.
+        """Sleep until the position is reached; always a checkpoint.
 
         Returns:
             When it was seen not to be reached for the last time, and when to be, on the
@@ -71,13 +71,15 @@ async def arrive(
         begun: when the wait began, on the monotonic clock, if its first turn is over
             already; 0 if it begins now.
     """
-    await bell.turn()  # short work ends meanwhile; the clock is not asked for it
-    has_come = line.has_come(position)
-    if has_come and not begun:
-        line.is_quick = True
-        return
-    begun = begun or monotonic_ns()
     pace = line.paces.of(line.kind_at(position), position - before)
+    has_come = False
+    if not pace.is_long:  # else the sleep is checkpoint enough
+        await bell.turn()  # short work ends meanwhile; the clock is not asked for it
+        has_come = line.has_come(position)
+        if has_come and not begun:
+            line.is_quick = True
+            return
+    begun = begun or monotonic_ns()
     patience = pace.patience
     if has_come or (patience and await poll(line, position, bell, begun + patience)):
         took = monotonic_ns() - begun

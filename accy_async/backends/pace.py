@@ -130,6 +130,11 @@ class Pace:
         return self.mean + min(2 * self.spread, self.mean) + _SLACK_NS
 
     @property
+    def is_long(self) -> bool:
+        """Whether the next wait is known to be one that begins with sleep."""
+        return self.mean > _MOST_POLLED_STEADY_NS and self.is_steady
+
+    @property
     def is_steady(self) -> bool:
         """Whether the next wait is worth a guess."""
         return self.count >= 3 and self.spread <= self.mean >> 4 and self._is_exact

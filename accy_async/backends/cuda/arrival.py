@@ -76,13 +76,12 @@ async def sleep(
             if line.completed >= position:
                 return sighting
     near, late = (begun + offset for offset in pace.window)
-    sighting = _UNSEEN
-    while line.completed < position:
-        arrival = Arrival(bell, near, late)
-        await line.wait_signal(position, arrival)
+    while True:
+        await line.wait_signal(position, Arrival(bell, near, late))
         sighting = _sighting(line, begun)
+        if line.completed >= position:
+            return sighting
         near, late = 0, monotonic_ns()
-    return sighting
 
 
 async def _doze(
