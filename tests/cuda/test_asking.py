@@ -88,23 +88,31 @@ def scene(
 async def test_work_of_a_known_length_has_no_flag_and_is_asked_about_near_its_end(
     scene: Scene,
 ) -> None:
+    spread = scene.pace.spread
     assert await scene.ends_soon()
     assert scene.flags == 0
-    assert scene.asked[0] == WORK_NS - SPIN_NS
-    assert scene.asked[-1] == WORK_NS
+    assert scene.asked[0] == WORK_NS - SPIN_NS - 2 * spread
+    assert 0 <= scene.asked[-1] - WORK_NS < 5_000
     assert scene.line.completed == scene.line.submitted
     assert scene.pace.count == 9
     assert not scene.line.is_quick
     assert current_bell().pollers == 0
 
 
-@pytest.mark.parametrize("why", ["shared", "flagged", "unsteady", "long", "polling"])
+async def test_work_of_no_known_length_is_asked_about_at_once(scene: Scene) -> None:
+    scene.pace.spread = WORK_NS
+    scene.done_ns = scene.begun + 20_000
+    assert await scene.ends_soon()
+    assert scene.flags == 0
+    assert scene.asked[0] == 0
+    assert scene.asked[-1] == 20_000
+
+
+@pytest.mark.parametrize("why", ["shared", "flagged", "long", "polling"])
 async def test_other_work_is_not_asked_about(scene: Scene, why: str) -> None:
     line, bell = scene.line, current_bell()
     if why == "flagged":
         line.request(line.submitted)
-    elif why == "unsteady":
-        scene.pace.spread = WORK_NS
     elif why == "long":
         scene.pace.mean = 100 * WORK_NS
     bell.pollers = int(why == "polling")

@@ -46,8 +46,7 @@ class CudaAsking(Backend):
     async def ends_soon(self, stream: StreamHandle, *, is_alone: bool = False) -> bool:
         """As the contract says; see `Waits.ends_soon`.
 
-        Where nobody else submits to the stream and it is known well how long its work
-        takes, that long at the most.
+        Where nobody else submits to the stream, for as long as its waits are polled.
         """
         state: CudaStream = self._stream(stream)  # type: ignore[assignment]
         line = state.flags
@@ -59,7 +58,7 @@ class CudaAsking(Backend):
         if not is_alone or line.is_flagged(position):
             return False
         bell, pace = current_bell(), line.pace_at(position)
-        if bell.pollers or not (pace.is_steady and pace.patience):
+        if bell.pollers or not pace.patience:
             return False
         bell.pollers += 1
         try:
@@ -89,13 +88,14 @@ class CudaAsking(Backend):
     ) -> bool:
         """Whether a stream's end is there about when it should be.
 
-        Until shortly before then it is not asked about: it is the driver's lock that
-        each question takes. Where the end came sooner this is seen late, and the pace
-        finds out.
+        Until shortly before the end may well be there it is not asked about: it is the
+        driver's lock that each question takes. An end that came sooner is seen late,
+        and the pace finds out.
         """
         await bell.turn()
         now = begun = monotonic_ns()
-        soon, until = begun + pace.mean - SPIN_NS, begun + pace.patience
+        soon = begun + pace.mean - 2 * pace.spread - SPIN_NS
+        until = begun + pace.patience
         while line.submitted == position:
             if now < soon:
                 if bell.pollers == 1:  # nobody else of the loop is at it
