@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -151,6 +151,11 @@ class CudaTimeline(Timeline):
     def can_poll(self) -> bool:
         """False where something is to be done on the host that takes long."""
         return not self._long_finishers
+
+    @property
+    def has_finishers(self) -> bool:
+        """True where something is to be done on the host."""
+        return bool(self._finishers)
 
     @property
     def paces(self) -> Paces:
@@ -324,11 +329,11 @@ class CudaTimeline(Timeline):
         """Read the word until it has the position, no longer than that."""
         self.hub.scanner.spin(self.word_address, position, limit_ns)
 
-    async def sleep(
+    def sleep(
         self, position: int, bell: Bell, begun: int, pace: Pace
-    ) -> tuple[int, int]:
+    ) -> Coroutine[object, object, tuple[int, int]]:
         """Sleep until the position is reached; as `Awaited.sleep`."""
-        return await sleep(self, position, bell, begun, pace)
+        return sleep(self, position, bell, begun, pace)
 
     # Within
 
