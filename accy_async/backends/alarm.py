@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections import deque
 from collections.abc import Callable
 from functools import cache
 from heapq import heapify, heappop, heappush
@@ -24,11 +23,16 @@ from typing import Any
 
 __all__ = ["Alarm", "Entry", "Lag", "Timer", "open_timer"]
 
-_KEPT = 32
 _FIRST_LAG_NS = 150_000
 """Before anything is learned: what a core of a virtual machine took (seen on one)."""
 
 _MOST_LAG_NS = 500_000
+_MOST_ERROR_NS = 40_000
+"""By which one time may differ from the mean as far as that is learned: some come late
+by whole time slices of other programs."""
+
+_MOST_MARGIN_NS = 100_000
+_STEP_NS = 2_000
 _TOGETHER_NS = 10_000
 """What is due so soon after something else is called together with it: to sleep again
 would take longer."""
@@ -38,22 +42,27 @@ class Lag:
     """How long a loop takes to be up after the time that an alarm was set to.
 
     Attributes:
-        allowance: how much sooner than it is needed an alarm should be set: the loop
-            would have been up in time for two of three of the last 32 times. What is
-            above costs processor time, what is below is late; outliers do not count.
+        allowance: how much sooner than it is needed an alarm should be set, so that the
+            loop is up in time three times out of five. What is above costs processor
+            time, what is below is late. It is the running mean of what the loop took,
+            and a *margin* that each alarm moves: three steps up where the loop was
+            late, two down where it was not. So whatever else an expected end is wrong
+            by is in it.
     """
 
-    __slots__ = ("_last", "allowance")
+    __slots__ = ("_margin", "_mean", "allowance")
 
     def __init__(self) -> None:
-        self.allowance = _FIRST_LAG_NS
-        self._last: deque[int] = deque(maxlen=_KEPT)
+        self.allowance = self._mean = _FIRST_LAG_NS
+        self._margin = 0
 
-    def learn(self, took_ns: int) -> None:
-        """Say how long it took once."""
-        last = self._last
-        last.append(took_ns)
-        self.allowance = min(sorted(last)[len(last) * 2 // 3], _MOST_LAG_NS)
+    def learn(self, took_ns: int, *, is_late: bool) -> None:
+        """Say how long it took once, and whether the loop was up too late by that."""
+        error = max(-_MOST_ERROR_NS, min(took_ns - self._mean, _MOST_ERROR_NS))
+        self._mean += error >> 3
+        margin = self._margin + (3 * _STEP_NS if is_late else -2 * _STEP_NS)
+        self._margin = max(-_MOST_MARGIN_NS, min(margin, _MOST_MARGIN_NS))
+        self.allowance = max(0, min(self._mean + self._margin, _MOST_LAG_NS))
 
 
 class Entry:

@@ -72,15 +72,15 @@ async def arrive(
             already; 0 if it begins now.
     """
     pace = line.paces.of(line.kind_at(position), position - before)
-    has_come = False
-    if not pace.is_long:  # else the sleep is checkpoint enough
+    is_long, has_come = pace.is_long, False
+    if not is_long:  # else the sleep is checkpoint enough
         await bell.turn()  # short work ends meanwhile; the clock is not asked for it
         has_come = line.has_come(position)
         if has_come and not begun:
             line.is_quick = True
             return
     begun = begun or monotonic_ns()
-    patience = pace.patience
+    patience = 0 if is_long else pace.patience
     if has_come or (patience and await poll(line, position, bell, begun + patience)):
         took = monotonic_ns() - begun
         line.is_quick = took <= QUICK_NS

@@ -110,7 +110,8 @@ class Timed(TurnThenSpin):
             awaited, address = self.bare.flag(), self.bare.address
             alarm.call_at(at, roused.set)
             await roused.wait()
-            alarm.lag.learn(time.monotonic_ns() - at)
+            took, is_late = time.monotonic_ns() - at, self.bare.word.value >= awaited
+            alarm.lag.learn(took, is_late=is_late)
             while not self.scanner.spin(address, awaited, 10_000):
                 await self.bell.turn()
         else:

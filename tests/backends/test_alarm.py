@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import os
+import random
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -122,21 +123,34 @@ def test_a_call_may_set_and_cancel_alarms(alarm: Alarm, clock: Clock) -> None:
     assert called == ["first", "new"]
 
 
-def test_a_loop_s_lag_is_learned() -> None:
-    """Two of three are below; outliers hardly move it, and old ones not at all."""
-    lag = Lag()
+@pytest.mark.parametrize("wrong_by", [-30_000, 0, 30_000])
+def test_a_loop_is_up_in_time_three_times_of_five(wrong_by: int) -> None:
+    """Whatever it takes, and by however much the ends that it is told are wrong."""
+    lag, chance = Lag(), random.Random(1)
     assert lag.allowance == module._FIRST_LAG_NS
-    for number in range(40):
-        lag.learn(10_000 * (1 + number % 4))
-    assert lag.allowance == 30_000
-    lag.learn(10**9)
-    assert lag.allowance == 30_000
-    for _ in range(30):
-        lag.learn(20_000)
-    assert lag.allowance == 20_000
-    for _ in range(40):
-        lag.learn(10**9)
+    in_time = 0
+    for number in range(2000):
+        took = chance.randint(80_000, 120_000)
+        is_late = took > lag.allowance - wrong_by
+        in_time += number >= 1000 and not is_late
+        lag.learn(took, is_late=is_late)
+    assert 580 <= in_time <= 620
+
+
+def test_a_loop_that_is_held_up_once_is_expected_no_later() -> None:
+    lag = Lag()
+    for _ in range(20):
+        lag.learn(100_000, is_late=True)
+        lag.learn(100_000, is_late=False)
+    before = lag.allowance
+    lag.learn(10**9, is_late=True)
+    assert lag.allowance - before < 15_000
+    for _ in range(1000):
+        lag.learn(10**9, is_late=True)
     assert lag.allowance == module._MOST_LAG_NS
+    for _ in range(100_000):
+        lag.learn(0, is_late=False)
+    assert lag.allowance == 0
 
 
 linux = pytest.mark.skipif(

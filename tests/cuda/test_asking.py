@@ -94,7 +94,9 @@ async def test_work_of_a_known_length_has_no_flag_and_is_asked_about_near_its_en
     assert scene.asked[0] == WORK_NS - SPIN_NS - 2 * spread
     assert 0 <= scene.asked[-1] - WORK_NS < 5_000
     assert scene.line.completed == scene.line.submitted
-    assert scene.pace.count == 9
+    assert scene.pace.noted == scene.clock.now - scene.begun
+    scene.pace.recall()
+    assert (scene.pace.count, scene.pace.noted) == (9, 0)
     assert not scene.line.is_quick
     assert current_bell().pollers == 0
 

@@ -124,7 +124,6 @@ async def _doze(
         line.unwatch(arrival)
         return _sighting(line, begun)
     now = monotonic_ns()
-    lag.learn(now - at)
     # A thread that has slept has left the caches, and is some 20 us late by what it
     # does after the end. So what can be done, or done once for practice, is so before.
     _PRACTICE.learn(0)
@@ -132,7 +131,12 @@ async def _doze(
     if not is_watched:
         line.unwatch(arrival)
     sighting = _UNSEEN
-    if line.completed < position:
+    is_late = line.completed >= position
+    if is_late and now < target:
+        pace.overlook()
+    else:
+        lag.learn(now - at, is_late=is_late)
+    if not is_late:
         try:
             await poll(line, position, bell, until)
         except GeneratorExit:
@@ -142,8 +146,6 @@ async def _doze(
             raise
         seen = monotonic_ns()
         sighting = seen, seen
-    elif now < target:
-        pace.overlook()
     if is_watched:
         line.unwatch(arrival)
     return sighting

@@ -58,6 +58,7 @@ class CudaAsking(Backend):
         if not is_alone or line.is_flagged(position):
             return False
         bell, pace = current_bell(), line.pace_at(position)
+        pace.recall()
         if bell.pollers or not pace.patience:
             return False
         bell.pollers += 1
@@ -104,9 +105,8 @@ class CudaAsking(Backend):
             else:
                 has_ended = self._has_ended(line, position)
             if has_ended:
-                took = monotonic_ns() - begun
+                pace.noted = took = monotonic_ns() - begun
                 line.is_quick = took <= QUICK_NS
-                pace.learn(took)
                 return True
             if now >= until:
                 break
