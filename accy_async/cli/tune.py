@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
@@ -13,8 +11,17 @@ from accy_async.artifact.store import CACHE_FOLDER_VARIABLE, ArtifactStore
 from accy_async.cli.exits import ExitCode, UsageError
 from accy_async.cli.terminal import console, write_json
 from accy_async.errors import InvalidArtifact
-from accy_async.observe.files import read_file
+from accy_async.observe.files import read_file, replace_file
 from accy_async.tuning.store import CODECS, TuningStore, default_tuning_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from accy_async.tuning.launches import LaunchTuningCacheRecord
+    from accy_async.tuning.records import FamilyTuningRecord, ScheduleTuningRecord
+    from accy_async.tuning.records.measured import TuningRecord
 
 __all__ = ["export", "import_", "prune", "show", "tune_app"]
 
@@ -23,6 +30,9 @@ _FLAG = Parameter(negative="", group=_MACHINES, show_default=False)
 Json = Annotated[bool, _FLAG]
 Traceback = Annotated[bool, _FLAG]
 _MOST_FILE_BYTES = 1 << 24
+
+_Row = dict[str, Any]
+"""A winner, as it is written in JSON."""
 
 
 def show(
@@ -42,25 +52,19 @@ def show(
     del traceback
     store = _store(folder)
     records = {kind: store.load(kind) for kind in CODECS}
-    launches = [
-        {
-            "backend": str(one.key.backend),
-            "device": f"{one.key.device:016x}",
-            "driver": one.key.driver,
-            "format": str(one.key.format),
-            "tile": str(one.key.tile_kind),
-            "elements": one.key.element_count,
-            "candidate": one.selection.candidate_index,
-            "candidates": one.key.candidate_count,
-            "median_ns": one.selection.median_ns,
-            "samples": one.selection.sample_count,
-        }
-        for one in records["launch_tuning"]
-    ]
     counts = {kind: len(found) for kind, found in records.items() if found}
+    launches = [_launch(one) for one in records.pop("launch_tuning")]
+    families = [_family(one) for one in records.pop("family_tuning")]
+    schedules = [_schedule(one) for found in records.values() for one in found]
     if json:
         write_json(
-            {"folder": str(store.folder), "records": counts, "launches": launches}
+            {
+                "folder": str(store.folder),
+                "records": counts,
+                "launches": launches,
+                "schedules": schedules,
+                "families": families,
+            }
         )
         return ExitCode.OK
     screen = console()
@@ -69,13 +73,78 @@ def show(
     for kind, count in counts.items():
         screen.print(f"  {kind}: {_count(count)}", soft_wrap=True)
     for row in launches:
-        screen.print(
-            f"    {row['format']} {row['tile']} of {row['elements']}: candidate "
-            f"{row['candidate']} of {row['candidates']}, {row['median_ns']} ns in "
-            f"{row['samples']} samples, on {row['device']} driver {row['driver']!r}",
-            soft_wrap=True,
-        )
+        won = f"candidate {row['candidate']} of {row['candidates']}"
+        what = f"{row['tile']} of {row['elements']}"
+        _tell(screen, row, what, won, f" driver {row['driver']!r}")
+    for row in schedules:
+        what = f"{row['family']} of {_numbers(row['extents'])}"
+        _tell(screen, row, what, _numbers(row["choice"]))
+    for row in families:
+        _tell(screen, row, f"{row['family']} for {row['problem']}", row["target"])
     return ExitCode.OK
+
+
+def _tell(screen: Console, row: _Row, what: str, won: str, more: str = "") -> None:
+    """A line for a winner."""
+    screen.print(
+        f"    {row['format']} {what}: {won}, {row['median_ns']} ns in "
+        f"{row['samples']} samples, on {row['device']}{more}",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return " x ".join(map(str, numbers))
+
+
+def _launch(one: LaunchTuningCacheRecord) -> _Row:
+    key, won = one.key, one.selection
+    return {
+        "backend": str(key.backend),
+        "device": f"{key.device:016x}",
+        "driver": key.driver,
+        "format": str(key.format),
+        "tile": str(key.tile_kind),
+        "elements": key.element_count,
+        "candidate": won.candidate_index,
+        "candidates": key.candidate_count,
+        "median_ns": won.median_ns,
+        "samples": won.sample_count,
+    }
+
+
+def _schedule(one: ScheduleTuningRecord) -> _Row:
+    key = one.key
+    return {
+        "device": f"{key.device:016x}",
+        "format": str(key.format),
+        "family": str(key.family),
+        "extents": key.extents,
+        "dtypes": [str(dtype) for dtype in key.dtypes],
+        "choice": one.choice,
+        **_measured(one),
+    }
+
+
+def _family(one: FamilyTuningRecord) -> _Row:
+    key = one.key
+    return {
+        "device": f"{key.device:016x}",
+        "format": str(key.format),
+        "family": key.family,
+        "problem": key.problem,
+        "target": one.target,
+        **_measured(one),
+    }
+
+
+def _measured(one: TuningRecord) -> _Row:
+    return {
+        "median_ns": one.winner_median_ns,
+        "runner_up_median_ns": one.runner_up_median_ns,
+        "samples": one.sample_count,
+    }
 
 
 def export(
@@ -106,7 +175,10 @@ def export(
         raise UsageError(f"--kind {kind}: there are {', '.join(CODECS)}")
     store = _store(folder)
     artifact = store.export(kind)
-    _write_whole(file, artifact)
+    try:
+        replace_file(file, artifact)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
     count = len(CODECS[kind].decode(artifact))
     if json:
         write_json({"file": str(file), "kind": kind, "records": count})
@@ -216,21 +288,6 @@ def _store(folder: Path | None) -> TuningStore:
             f"there is no cache: {CACHE_FOLDER_VARIABLE} is empty; --folder names one"
         )
     return store
-
-
-def _write_whole(file: Path, data: bytes) -> None:
-    """Write a file so that it is there whole, or as it was."""
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=".new-", dir=file.parent)
-        try:
-            with open(descriptor, "wb") as opened:
-                opened.write(data)
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
 
 
 def _count(records: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,13 @@ import pytest
 from accy_async.artifact.sealed import seal
 from accy_async.artifact.store import CACHE_FOLDER_VARIABLE
 from accy_async.cli.exits import ExitCode
+from accy_async.dtypes import DType
+from accy_async.tuning.records import (
+    FamilyTuningKey,
+    FamilyTuningRecord,
+    ScheduleTuningKey,
+    ScheduleTuningRecord,
+)
 from accy_async.tuning.store import TuningStore, default_tuning_store
 from tests.cli.conftest import Run
 from tests.tuning.test_store import KIND, files, numbered
@@ -51,7 +59,61 @@ def test_export_and_import_hand_records_on(
     }
     shown = run("tune", "show", "--folder", other, "--json").document
     assert shown["records"] == {KIND: 3}
-    assert list(tmp_path.glob(".new-*")) == []
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_show_tells_of_schedules_and_families_too(run: Run, store: TuningStore) -> None:
+    schedule = ScheduleTuningRecord(
+        key=ScheduleTuningKey(
+            device=7,
+            family="matrix_product",
+            format="cuda_ptx",
+            extents=(64, 32, 16, 1),
+            dtypes=(DType.F32, DType.F32, DType.F32),
+            version=1,
+            candidates=5,
+        ),
+        choice=(16, 8),
+        winner_median_ns=900,
+        runner_up_median_ns=1000,
+        sample_count=12,
+    )
+    family = FamilyTuningRecord(
+        key=FamilyTuningKey(
+            device=7, format="cuda_ptx", family="products", version=1, problem="[4]"
+        ),
+        target="products.fast",
+        winner_median_ns=800,
+    )
+    store.keep("matrix_product_schedule_tuning", [schedule])
+    store.keep("family_tuning", [family])
+    document = run("tune", "show", "--json").document
+    (row,), (other,) = document["schedules"], document["families"]
+    assert (row["family"], row["choice"], row["extents"]) == (
+        "matrix_product",
+        [16, 8],
+        [64, 32, 16, 1],
+    )
+    assert (row["median_ns"], row["runner_up_median_ns"]) == (900, 1000)
+    assert (other["target"], other["problem"]) == ("products.fast", "[4]")
+    assert len(document["launches"]) == 3
+    text = run("tune", "show").out
+    assert "matrix_product of 64 x 32 x 16 x 1: 16 x 8, 900 ns in 12 samples" in text
+    assert "products for [4]: products.fast, 800 ns in 1 samples" in text
+
+
+def test_export_writes_through_what_is_no_file(
+    run: Run, store: TuningStore, tmp_path: Path
+) -> None:
+    """A device stays one, and a link."""
+    assert run("tune", "export", os.devnull).code == 0
+    assert not Path(os.devnull).is_file()
+    file, link = tmp_path / "records", tmp_path / "link"
+    file.write_bytes(b"old")
+    link.symlink_to(file)
+    assert run("tune", "export", link).code == 0
+    assert link.is_symlink()
+    assert file.read_bytes() == store.export(KIND)
 
 
 def test_what_is_no_artifact_is_refused_in_one_line(
