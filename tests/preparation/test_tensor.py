@@ -141,6 +141,7 @@ def test_a_transposition_stays_where_the_result_would_come_in_another_order() ->
         (lambda f, x: f.slice(x, [0, 0], [3, 4], [1, 1]), []),
         (lambda f, x: f.mul(x, 1.0), []),
         (lambda f, x: f.div(x, 1.0), []),
+        (lambda f, x: f.div(x, 0.0), ["constant", "multiply"]),
         (
             lambda f, x: f.select(
                 f.compare(f.constant(1.0, x.type), 2.0, "lt"), x, 0.0

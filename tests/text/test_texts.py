@@ -18,7 +18,7 @@ from accy_async.compiler.emit import (
 )
 from accy_async.compiler.emit.text import glslang
 from accy_async.compiler.emit.text.names import Names
-from accy_async.compiler.form import Kernel, KernelBuilder, exp
+from accy_async.compiler.form import Kernel, KernelBuilder, constant, exp
 from accy_async.compiler.kernels import add, tile_scan
 from accy_async.compiler.kernels.catalogue import library_entries
 from accy_async.dtypes import DType
@@ -317,3 +317,16 @@ def test_the_library_has_entries_of_the_format(format: str) -> None:
     if format == "metal_msl":
         with pytest.raises(CapabilityMismatch, match="f64"):
             library_entries(format, dtype=DType.F64)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), -0.0, 5e-324])
+def test_numbers_written_by_their_bits_bring_what_they_need(number: float) -> None:
+    """A kernel without integers of 64 bits has some in such a constant of f64."""
+    k = KernelBuilder("written", threadgroup=(1, 1, 1))
+    out = k.buffer("out", DType.F64, "write_only")
+    with k.region():
+        out[k.block_x] = constant(DType.F64, number)
+    text = emit_glsl(k.build())
+    assert "#extension GL_EXT_shader_explicit_arithmetic_types_int64" in text
+    if glslang.find_glslang() is not None:
+        assert compile_spirv(k.build())

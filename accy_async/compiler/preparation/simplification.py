@@ -6,6 +6,7 @@ here that devices may round otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -75,6 +76,8 @@ class _Simplifier:
         if kept is None and isinstance(entry.op, DotGeneral):
             kept = self._untransposed(f, entry.op, operands)
         if kept is None:
+            kept = self._by_zero(f, entry, operands)
+        if kept is None:
             kept = self._folded(f, entry, operands)
         return None if kept is None else [kept]
 
@@ -86,7 +89,7 @@ class _Simplifier:
         op = self._op(value)
         return op if isinstance(op, Constant) and op.is_splat else None
 
-    def _number(self, value: Value) -> object:
+    def _number(self, value: Value) -> float | None:
         splat = self._splat(value)
         return None if splat is None else splat.to_numpy().flat[0].item()
 
@@ -128,6 +131,23 @@ class _Simplifier:
                 return f.transpose(before.operands[0], [first[a] for a in second])
             case _:
                 return None
+
+    def _by_zero(
+        self, f: FunctionBuilder, entry: Operation, operands: tuple[Value, ...]
+    ) -> Value | None:
+        """A float through zero as itself times infinity, which is the same.
+
+        There are drivers that take the first for undefined: Mesa 22.3's lavapipe does,
+        where the zero is a constant of f64.
+        """
+        match entry.op:
+            case Binary(kind=BinaryKind.DIVIDE) if operands[0].dtype.is_float:
+                zero = self._number(operands[1])
+            case _:
+                return None
+        if zero != 0:
+            return None
+        return f.mul(operands[0], math.copysign(math.inf, zero))
 
     def _untransposed(
         self, f: FunctionBuilder, op: DotGeneral, operands: tuple[Value, ...]

@@ -128,6 +128,8 @@ def _mean(f: FunctionBuilder, op: Reduce, operand: Value) -> Value:
     count = 1
     for axis in op.axes:
         count *= operand.shape[axis]
+    if count == 0:
+        return f.constant(float("nan"), op.infer((operand.type,))[0])
     x = f.convert(operand, op.accumulate)
     total = f.reduce(x, "sum", op.axes, keepdims=op.keepdims, accumulate=op.accumulate)
     divisor = f.constant(float(count), total.type)

@@ -83,6 +83,7 @@ class Operations:
             return f"{value!r}{suffix}"
         if is_plain and value != 0:
             return f"({value!r}{suffix})"
+        self.used.add(unsigned(dtype))
         word = self.dialect.suffixes[unsigned(dtype)]
         return f"{self.dialect.from_bits[dtype]}(0x{scalar.slot:X}{word})"
 
