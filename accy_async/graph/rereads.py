@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from accy_async.graph.aliases import aliased_slots
+from accy_async.graph.lowering.obstacle import Obstacle
 from accy_async.graph.nodes import CopyBuffer, CopyFromDevice, CopyToDevice
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.whereabouts import Whereabouts
 
-__all__ = ["HostCopies"]
+__all__ = ["HostCopies", "pulled_early"]
 
 _COPIES = frozenset({CopyToDevice, CopyFromDevice, CopyBuffer})
 _PROCESSOR = (1, 0)
@@ -96,3 +97,22 @@ class HostCopies:
             return False
         place = self._places.slots[self._plan.slot_index[slot]]
         return self._device(place).exchange_device == _PROCESSOR
+
+
+def pulled_early(
+    plan: LaunchGraphPlan, device: Callable[[int], Backend], places: Whereabouts
+) -> list[Obstacle]:
+    """The copies between devices that keep a plan from being submitted all at once.
+
+    Args:
+        plan: the plan.
+        device: gives the devices by their numbers.
+        places: where everything is.
+    """
+    found = []
+    for index, copies in HostCopies(plan, device, places).rereads({}).items():
+        if isinstance(plan.nodes[index].operation, CopyBuffer):
+            names = ", ".join(repr(plan.nodes[one].name) for one in copies)
+            why = f"it copies from the processor's memory what {names} copies there"
+            found.append(Obstacle(plan.nodes[index].name, why))
+    return found

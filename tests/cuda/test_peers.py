@@ -248,10 +248,12 @@ async def test_a_copy_back_from_the_processor_is_not_submitted_before_the_copy_t
     b.fill(x, 1)
     b.copy(x, y, name="there")
     b.copy(y, z, name="back")
+    plan = b.build()
     async with open_session(devices=[gpu, cpu]) as session:
-        made = await session.prepare(b.build(), {})
+        made = await session.prepare(plan, {})
         assert [str(one) for one in made.obstacles] == [
             "back: it copies from the processor's memory what 'there' copies there"
         ]
+        assert f"\n  {made.obstacles[0]}" in session.explain(plan)
         await made.run()
     cpu.close()

@@ -67,6 +67,7 @@ def span_report(
     can_wait: Callable[[int, int], bool],
     without: Collection[int],
     limit: int,
+    obstacles: Sequence[Obstacle] = (),
 ) -> list[str]:
     """What preparing a plan makes of it, in lines; else what is in the way.
 
@@ -76,8 +77,9 @@ def span_report(
         can_wait: as for `span_parts`.
         without: the numbers of the devices that have no graphs.
         limit: how many obstacles are listed.
+        obstacles: what is known to be in the way.
     """
-    found = span_parts(plan, places, can_wait)
+    found = tuple(obstacles) or span_parts(plan, places, can_wait)
     parts = [one for one in found if isinstance(one, SpanPart)]
     lacking = sorted({one.device for one in parts if one.plan}.intersection(without))
     if lacking:

@@ -14,6 +14,7 @@ from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.graph.lowering.spanning import span_report
 from accy_async.graph.nodes import BufferSlot
 from accy_async.graph.plan import LaunchGraphPlan
+from accy_async.graph.rereads import pulled_early
 from accy_async.graph.whereabouts import Whereabouts, locate
 from accy_async.interop.foreign import is_foreign
 from accy_async.session.multi.arrays import MultiArrays
@@ -103,7 +104,8 @@ class MultiPlaces(MultiArrays):
                 for number, seat in enumerate(seats)
                 if not seat.capabilities.device_graphs
             ]
-            report = span_report(plan, among, can_wait, without, limit)
+            early = pulled_early(plan, lambda number: seats[number].backend, among)
+            report = span_report(plan, among, can_wait, without, limit, early)
             return "\n".join([plan.explain(max_streams, limit, among), *report])
         on = self._names[used[0]] if used else "no device"
         return f"on {on}\n{plan.explain(max_streams, limit)}"

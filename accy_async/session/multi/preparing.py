@@ -13,9 +13,8 @@ from accy_async.graph.lowering.obstacle import Obstacle
 from accy_async.graph.lowering.outline import Outline, outline
 from accy_async.graph.lowering.policy import MOST_NODES
 from accy_async.graph.lowering.spanning import SpanPart, span_parts
-from accy_async.graph.nodes import CopyBuffer
 from accy_async.graph.options import Lowering
-from accy_async.graph.rereads import HostCopies
+from accy_async.graph.rereads import pulled_early
 from accy_async.session.multi.spanning import SpanningPlan
 
 if TYPE_CHECKING:
@@ -99,13 +98,7 @@ def _parts_to_lower(
         return seats[waiting].backend.can_wait_for(seats[waited].backend)
 
     found = span_parts(plan, places, can_wait, options.runtime_scalars)
-    obstacles: list[Obstacle] = []
-    copied = HostCopies(plan, lambda number: seats[number].backend, places)
-    for index, copies in copied.rereads({}).items():
-        if isinstance(plan.nodes[index].operation, CopyBuffer):
-            names = ", ".join(repr(plan.nodes[one].name) for one in copies)
-            why = f"it copies from the processor's memory what {names} copies there"
-            obstacles.append(Obstacle(plan.nodes[index].name, why))
+    obstacles = pulled_early(plan, lambda number: seats[number].backend, places)
     if options.lowering is not Lowering.ALWAYS and len(plan.nodes) > MOST_NODES:
         many = f"it has {len(plan.nodes)} nodes, more than the {MOST_NODES} that are "
         obstacles.append(Obstacle("", f"{many}lowered unasked"))
