@@ -132,12 +132,9 @@ class NativeQueue:
             self._commands[index] = commands
         info.waitSemaphoreCount = len(waits)
         self._numbers.waitSemaphoreValueCount = len(waits)
-        if waits:
-            kept = self._wait_in(info, waits)
-            vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
-            del kept  # the driver has read it
-        else:
-            vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
+        kept = self._wait_in(info, waits) if waits else None
+        vulkan.call("vkQueueSubmit", self.native, 1, info, vulkan.null)
+        del kept  # the driver has read it
 
     def _counter(self) -> int:
         """What the semaphore has now; asks the driver, on any thread.

@@ -332,6 +332,8 @@ class VulkanQueue(NativeQueue):
 
     def _submit(self, batch: Batch) -> None:
         self._close(batch)
-        waits = [(queue.semaphore, number) for queue, number in batch.waits.items()]
+        waits: Sequence[tuple[Any, int]] = ()
+        if batch.waits:
+            waits = [(one.semaphore, number) for one, number in batch.waits.items()]
         self._submit_buffers(batch.buffers, batch.number, waits)
         batch.buffers = []
