@@ -6,6 +6,7 @@ import pytest
 
 from accy_async.backends.cpu.operations import Copy
 from accy_async.backends.cpu.pool import Job
+from accy_async.backends.resources import Resource
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import DeviceError
 from tests.conformance.devices import CpuDevice
@@ -76,23 +77,30 @@ async def test_exception_in_a_copy_becomes_its_error(
     assert await cpu.read(buffer) == [5]
 
 
-async def test_exception_while_freeing_becomes_an_error(
+async def test_exception_while_freeing_ends_no_stream_and_is_told_on_closing(
     cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is the stream's thread that frees what was destroyed while in use."""
     backend = cpu.backend
     stream = backend.create_stream()
-    buffer = cpu.write([4], stream)
-    await backend.wait_stream(stream)
+    buffer, other = cpu.write([4], stream), cpu.write([5], stream)
+    release = cpu.hold(stream)
+    backend.write_buffer(buffer, b"1234", stream=stream)
+    free = backend._table._free
 
-    def broken() -> int:
+    def broken(resource: Resource) -> None:
+        free(resource)
         raise OSError("cannot unmap")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend._stream(stream), "_sweep", broken)
-        backend.write_buffer(buffer, b"1234", stream=stream)
-        backend.write_buffer(buffer, b"5678", stream=stream)
-        with pytest.raises(DeviceError, match="cannot unmap") as caught:
-            await backend.wait_stream(stream)
-        assert caught.value.call == "destroy"
-    await backend.wait_default_stream()
-    assert len(await cpu.read(buffer, backend.create_stream())) == 1
+        patch.setattr(backend._table, "_free", broken)
+        backend.destroy(buffer)
+        assert len(backend.reaper.held()) == 1
+        release()
+        await backend.wait_stream(stream)
+        assert await cpu.read(other, stream) == [5]  # so that the buffer was looked at
+    assert not backend.reaper.held()
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="cannot unmap")) as caught:
+        backend.close()
+    (error,) = caught.value.exceptions
+    assert "destroyed while in use" in error.__notes__[0]
