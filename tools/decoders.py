@@ -9,30 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
-from enum import Enum
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attrs
 import msgspec
 
 from accy_async.artifact.formats import ArtifactFormat, BackendKind
-from accy_async.artifact.native import (
-    BufferParameter,
-    KernelSignature,
-    SignatureTable,
-    decode_image,
-    encode_image,
-    encode_signatures,
-    link_object,
-    parse_object,
-)
-from accy_async.artifact.native.imports import IMPORTABLE
-from accy_async.artifact.native.signature import decode_signatures
 from accy_async.artifact.sealed import seal, unseal
-from accy_async.artifact.spirv.read import read_spirv
 from accy_async.artifact.store import ArtifactStore
 from accy_async.artifact.tiles import (
     LaunchReduction,
@@ -48,7 +33,6 @@ from accy_async.compiler.kernelization.schedules import (
     ScatterAddSchedule,
     Threads2D,
 )
-from accy_async.compiler.nvrtc import CudaBinary
 from accy_async.compiler.preparation import Recipe, decode_recipe, encode_recipe
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidArtifact
@@ -76,45 +60,12 @@ from accy_async.tuning.store import CODECS, TuningStore
 from tests.bench.files import candidate, report
 from tests.fleet.kit import found
 from tests.fragment.plans import CHAIN, SCALED
-from tests.native.objects import text_object
-from tests.spirv.assemble import ADD, assemble
+from tools import code_decoders
+from tools.decoder import JSON, MESSAGE_PACK, SUM_BYTES, Decoder, named
 
-__all__ = ["DECODERS", "SEALED", "Decoder", "samples"]
+__all__ = ["DECODERS", "SEALED", "samples"]
 
 _MAGIC = b"\x89accy\r\n\x1a"
-_SUM_BYTES = 32
-_JSON = tuple(b'{} [] "" null true -1 1e400 1e-9 , : \\u0000 \\ud800'.split())
-_MESSAGE_PACK = (b"\xc0", b"\xc2", b"\xcb", b"\xdc\xff\xff", b"\xdf\0\0\0\1", b"\xc7")
-
-
-@attrs.frozen(kw_only=True)
-class Decoder:
-    """A decoder, what it reads, and what it must leave as it is.
-
-    Attributes:
-        name: what it reads.
-        payloads: to begin with.
-        seal: makes of a payload what is read: adds names, sizes, a checksum.
-        read: decodes.
-        write: what a value is written as; None where nothing of ours writes it.
-        refusal: the error of what is not read.
-        is_canonical: whether what is read is written back as the same bytes. Else it
-            is as bytes that are read as the same.
-        newer: bytes as a later version would write them; empty where it has none.
-        words: that inputs may be made of.
-        state: what reading must not change where it refuses.
-    """
-
-    name: str
-    payloads: Sequence[bytes]
-    seal: Callable[[bytes], bytes] = bytes
-    read: Callable[[bytes], Any]
-    write: Callable[[Any], bytes] | None = None
-    refusal: type[Exception] = InvalidArtifact
-    is_canonical: bool = False
-    newer: bytes = b""
-    words: Sequence[bytes] = ()
-    state: Callable[[], object] = lambda: None
 
 
 def samples() -> dict[str, KeptRecord]:
@@ -176,11 +127,6 @@ def samples() -> dict[str, KeptRecord]:
     return {"launch_tuning": launch, "family_tuning": family, **schedules}
 
 
-def _named(*kinds: type[Enum]) -> tuple[bytes, ...]:
-    """The members' values, as bytes."""
-    return tuple(str(one.value).encode() for kind in kinds for one in kind)
-
-
 def _records(kind: str, _: Path) -> Decoder:
     """Records of one kind, on their way into what holds such records."""
     codec: RecordCodec[Any] = CODECS[kind]
@@ -201,7 +147,7 @@ def _records(kind: str, _: Path) -> Decoder:
         write=codec.encode,
         is_canonical=True,
         newer=seal(kind, str(codec.version + 1), some[1]),
-        words=_named(ArtifactFormat, BackendKind, DType, LaunchTileKind),
+        words=named(ArtifactFormat, BackendKind, DType, LaunchTileKind),
         state=cache.export_records,
     )
 
@@ -234,7 +180,7 @@ def _recipe(_: Path) -> Decoder:
         read=decode_recipe,
         write=encode_recipe,
         newer=seal(schema, "2", payloads[0]),
-        words=_named(ArtifactFormat, MathTier, DType),
+        words=named(ArtifactFormat, MathTier, DType),
     )
 
 
@@ -244,9 +190,9 @@ def _with_sums(payload: bytes) -> bytes:
     while at >= 0:
         after = payload.find(_MAGIC, at + 1)
         end = len(payload) if after < 0 else after
-        if end - at > _SUM_BYTES:
-            body = bytes(changed[at : end - _SUM_BYTES])
-            changed[end - _SUM_BYTES : end] = hashlib.sha256(body).digest()
+        if end - at > SUM_BYTES:
+            body = bytes(changed[at : end - SUM_BYTES])
+            changed[end - SUM_BYTES : end] = hashlib.sha256(body).digest()
         at = after
     return bytes(changed)
 
@@ -294,7 +240,7 @@ def _search(_: Path) -> Decoder:
         read=KeptSearch.from_bytes,
         write=KeptSearch.to_bytes,
         newer=seal(schema, "2", payload),
-        words=(*_JSON, *_named(CandidateStatus)),
+        words=(*JSON, *named(CandidateStatus)),
     )
 
 
@@ -345,7 +291,7 @@ def _import(folder: Path) -> Decoder:
         seal=partial(seal, codec.schema, str(codec.version)),
         read=read,
         newer=seal(codec.schema, str(codec.version + 1), payload),
-        words=_named(ArtifactFormat),
+        words=named(ArtifactFormat),
         state=lambda: _files(folder),
     )
 
@@ -365,97 +311,7 @@ def _wire(_: Path) -> Decoder:
         read=lambda data: from_wire(data, JobReply),
         write=to_wire,
         newer=seal("JobReply", "2", payloads[0]),
-        words=(*_MESSAGE_PACK, *_named(CandidateStatus, Standing, TimeSource)),
-    )
-
-
-def _image(_: Path) -> Decoder:
-    signatures = text_object(b"\xc3")
-    linked = decode_image(link_object(signatures))
-    image = attrs.evolve(
-        linked,
-        text=bytes(16),
-        rodata=bytes(40),
-        data=bytes(16),
-        zero_bytes=100,
-        got_offset=4096,
-        imports=("expf", "logf"),
-        base_relocations=(8, 4112, 8192),
-        exports=(("a", 15), ("entry", 0)),
-    )
-    payloads = [encode_image(one)[:-_SUM_BYTES] for one in (linked, image)]
-    newer = payloads[1][:8] + b"\2\0" + payloads[1][10:]
-    return Decoder(
-        name="image",
-        payloads=payloads,
-        seal=_summed,
-        read=decode_image,
-        write=encode_image,
-        is_canonical=True,
-        newer=_summed(newer),
-        words=tuple(one.encode() + b"\0" for one in sorted(IMPORTABLE)[:8]),
-    )
-
-
-def _summed(body: bytes) -> bytes:
-    return body + hashlib.sha256(body).digest()
-
-
-def _signatures(_: Path) -> Decoder:
-    table = SignatureTable(
-        "x86_64",
-        "x86-64-v1",
-        (
-            KernelSignature(
-                "scale",
-                (BufferParameter(DType.F32, "read_write"),),
-                (DType.U32, DType.F16),
-                (64, 2, 1),
-                shared_bytes=256,
-            ),
-        ),
-    )
-    return Decoder(
-        name="signatures",
-        payloads=[encode_signatures(table)],
-        read=decode_signatures,
-        write=encode_signatures,
-        newer=encode_signatures(table).replace(b'"abi":1', b'"abi":2'),
-        words=(*_JSON, *_named(DType)),
-    )
-
-
-def _object(_: Path) -> Decoder:
-    call = (1, 2, 1, -4)
-    return Decoder(
-        name="object",
-        payloads=[text_object(b"\xe8\0\0\0\0\xc3", [call]), text_object(b"\xc3")],
-        read=parse_object,
-    )
-
-
-def _spirv(_: Path) -> Decoder:
-    return Decoder(name="spirv", payloads=[assemble(ADD)], read=read_spirv)
-
-
-def _binary(_: Path) -> Decoder:
-    binary = CudaBinary(
-        format="cuda_ptx",
-        architecture="sm_90",
-        payload=".version 8.0",
-        entries={"scale<float>": "_Z5scale"},
-        log="a warning",
-        compiler="NVRTC 13.0",
-    )
-    return Decoder(
-        name="cuda_binary",
-        payloads=[
-            binary.to_bytes(),
-            attrs.evolve(binary, format="cuda_cubin", payload=b"\x7fELF").to_bytes(),
-        ],
-        read=CudaBinary.from_bytes,
-        write=CudaBinary.to_bytes,
-        words=(*_MESSAGE_PACK, *_named(ArtifactFormat)),
+        words=(*MESSAGE_PACK, *named(CandidateStatus, Standing, TimeSource)),
     )
 
 
@@ -468,7 +324,7 @@ def _report(_: Path) -> Decoder:
         read=decode_report,
         write=lambda found: msgspec.json.encode(encode_report(found)),
         newer=payloads[1].replace(b'"version":1', b'"version":2'),
-        words=_JSON,
+        words=JSON,
     )
 
 
@@ -493,16 +349,16 @@ SEALED: dict[str, Callable[[Path], Decoder]] = {
     "store_file": _file,
     "store_import": _import,
     "wire": _wire,
-    "image": _image,
+    "image": code_decoders.image,
 }
 """Of what has a checksum: no change of it goes unseen. See `DECODERS`."""
 
 DECODERS: dict[str, Callable[[Path], Decoder]] = {
     **SEALED,
-    "signatures": _signatures,
-    "object": _object,
-    "spirv": _spirv,
-    "cuda_binary": _binary,
+    "signatures": code_decoders.signatures,
+    "object": code_decoders.object_file,
+    "spirv": code_decoders.spirv,
+    "cuda_binary": code_decoders.cuda_binary,
     "report": _report,
 }
 """Makes each decoder, given an empty folder that it may use.

@@ -29,7 +29,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tools.decoders import DECODERS, Decoder
+from tools.decoder import Decoder
+from tools.decoders import DECODERS
 
 __all__ = ["Report", "fuzz", "main"]
 

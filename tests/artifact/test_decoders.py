@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from accy_async.errors import InvalidArtifact
 from tools import fuzz as program
-from tools.decoders import DECODERS, SEALED, Decoder
+from tools.decoder import Decoder
+from tools.decoders import DECODERS, SEALED
 from tools.fuzz import fuzz, main
 
 
