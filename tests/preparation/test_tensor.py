@@ -125,6 +125,30 @@ def test_operands_of_products_are_read_as_they_were_before_they_were_transposed(
     runs_like_the_reference(module_of("f32[3,4] f32[5,3]", program))
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f32", "i32"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda f, x, y: f.einsum([x, y], "abc,bad->acbd"),
+        lambda f, x, y: f.einsum([x, y], "abc,dea->abcde"),
+        lambda f, x, y: f.dot_general(x, y, [], [], [1, 0], [0, 1]),
+        lambda f, x, y: f.dot_general(x, y, [], []),
+    ],
+)
+def test_a_product_that_sums_nothing_is_elementwise(make: Make, dtype: str) -> None:
+    """So that it joins other kernels, and needs no sums of the dtype."""
+    types = f"{dtype}[3,4,2] {dtype}[4,3,3]"
+
+    def program(f: Any, x: Any, y: Any) -> Any:
+        return f.add(f.neg(make(f, x, y)), 1 if dtype == "i32" else 1.0)
+
+    found = ops(types, program)
+    assert "dot_general" not in found
+    assert found.count("multiply") == 1
+    assert len(prepared(types, program).dispatch.items) == 1
+    runs_like_the_reference(module_of(types, program))
+
+
 def test_a_transposition_stays_where_the_result_would_come_in_another_order() -> None:
     def program(f: Any, x: Any, y: Any) -> Any:
         return f.dot_general(f.transpose(x, [1, 0, 2]), y, [2], [0])

@@ -133,15 +133,37 @@ class _Products:
     def dot_general(
         self, f: FunctionBuilder, entry: Operation, operands: tuple[Value, ...]
     ) -> Sequence[Value] | None:
-        """A contraction as a call, where the registry has the kernel."""
+        """A contraction as a call, where the registry has the kernel.
+
+        One that sums nothing becomes products of elements, which kernels of other
+        operations take in.
+        """
         if not isinstance(entry.op, DotGeneral):
             return None
+        if not entry.op.lhs_contracting:
+            return [_multiplied(f, entry.op, *operands)]
         call = self._call(entry.op, operands)
         return None if call is None else f.record(call, operands)
 
     def _call(self, op: DotGeneral, operands: tuple[Value, ...]) -> KernelCall | None:
         lhs, rhs = (value.type for value in operands)
         return matrix_product_call(op, lhs, rhs, self._registry, self._schedules)
+
+
+def _multiplied(f: FunctionBuilder, op: DotGeneral, lhs: Value, rhs: Value) -> Value:
+    """A contraction of no axes: each element of the one times each of the other."""
+    (type,) = op.infer((lhs.type, rhs.type))
+    lhs_free, rhs_free = op.free_axes(lhs.type, rhs.type)
+    batch = list(range(len(op.lhs_batch)))
+    middle = len(batch) + len(lhs_free)
+    factors = []
+    for value, shared, free, places in (
+        (lhs, op.lhs_batch, lhs_free, range(len(batch), middle)),
+        (rhs, op.rhs_batch, rhs_free, range(middle, type.rank)),
+    ):
+        moved = f.transpose(f.convert(value, op.accumulate), [*shared, *free])
+        factors.append(f.broadcast(moved, type.shape, [*batch, *places]))
+    return f.convert(f.mul(*factors), op.result)
 
 
 def _matrix_product(op: Einsum) -> DotGeneral | None:
