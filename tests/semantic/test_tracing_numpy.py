@@ -289,6 +289,19 @@ def test_shifts_by_any_number_of_bits(dtype: str) -> None:
     assert "select" not in plain
 
 
+def test_halves_are_divided_down_as_exactly_as_numpy_does() -> None:
+    """A quotient that a half rounds up to a whole number is not one."""
+    halves = np.arange(1, 400, dtype=np.float16) / np.float16(7)
+    for name in ("floor_divide", "remainder", "fmod"):
+        for by in (0.1, 0.7, -2.9):
+            ufunc = getattr(np, name)
+            expected = ufunc(halves, np.float16(by))
+            program = trace_program(
+                lambda a, u=ufunc, b=by: u(a, np.float16(b)), halves
+            )
+            np.testing.assert_allclose(program.evaluate(halves), expected, 2e-3, 1e-3)
+
+
 @pytest.mark.parametrize("number", [-1, 256, -(2**70), 2**70])
 def test_numbers_that_the_dtype_does_not_hold(number: int) -> None:
     """They are compared as they are, bound nothing, and are refused elsewhere."""

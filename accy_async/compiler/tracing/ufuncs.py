@@ -116,7 +116,7 @@ def _in_f32(rule: Rule) -> Rule:
     """What takes several steps is not rounded to f16 or bf16 at each."""
 
     def wide(f: FunctionBuilder, *operands: Value) -> Value:
-        if operands[0].dtype.bits > 16:
+        if operands[0].dtype not in (DType.F16, DType.BF16):
             return rule(f, *operands)
         widened = (f.convert(operand, DType.F32) for operand in operands)
         return f.convert(rule(f, *widened), operands[0].dtype)
@@ -167,9 +167,9 @@ UFUNCS: Mapping[np.ufunc, Rule] = {
     np.subtract: _binary(BinaryKind.SUBTRACT),
     np.multiply: _logic(BinaryKind.MULTIPLY, BinaryKind.AND),
     np.true_divide: _binary(BinaryKind.DIVIDE),
-    np.floor_divide: _floor_divide,
-    np.remainder: _remainder,
-    np.fmod: _fmod,
+    np.floor_divide: _in_f32(_floor_divide),
+    np.remainder: _in_f32(_remainder),
+    np.fmod: _in_f32(_fmod),
     np.minimum: _logic(BinaryKind.MINIMUM, BinaryKind.AND),
     np.maximum: _logic(BinaryKind.MAXIMUM, BinaryKind.OR),
     np.fmin: _number(BinaryKind.MINIMUM),
