@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from accy_async.backends import RecordingBackend
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import AccyError, DeviceLost
-from tests.devices.parts import check_all_empty, gpus, opened
+from accy_async.graph.builder import LaunchGraphBuilder
+from accy_async.graph.plan import LaunchGraphPlan
+from accy_async.session.multi.spanning import SpanningPlan
+from tests.devices.parts import TWO, check_all_empty, gpus, opened
 from tests.devices.spans import kinds, pair, scalar
 from tests.graphs.scenes import leaves
 from tests.harness.steps import cancel_scope, perform
@@ -18,17 +21,35 @@ from tests.harness.steps import cancel_scope, perform
 pytestmark = pytest.mark.anyio
 
 
-async def play(devices: Sequence[RecordingBackend]) -> list[BaseException]:
-    """Prepare, run, rebind, run and close; what was raised."""
+def turning() -> LaunchGraphPlan:
+    """To the other device and back, as often as a scalar of the run's says."""
+    b = LaunchGraphBuilder()
+    x = b.buffer("x", DType.U32, 4, device="cuda:0")
+    y, z = (b.scratch(name, DType.U32, 4, device="cuda:1") for name in "yz")
+    b.fill(z, 1)
+    with b.loop(count=b.runtime_scalar(), carries=[(y, z)]):
+        b.copy(x, y)
+        b.kernel(TWO, [y.read, z.read_write])
+        b.copy(z, x)
+    return b.build()
+
+
+async def play(
+    devices: Sequence[RecordingBackend], plan: LaunchGraphPlan
+) -> list[BaseException]:
+    """Prepare, run, submit, rebind, run and close; what was raised."""
     raised: list[BaseException] = []
     try:
         async with opened(devices) as session:
             try:
                 with session.allocate(4, DType.U32, device="cuda:0") as x:
                     options = scalar(lowering="always")
-                    made = await session.prepare(pair(), {"x": x}, options)
+                    made = await session.prepare(plan, {"x": x}, options)
+                    assert isinstance(made, SpanningPlan)
                     try:
                         await made.run()
+                        marks = [made.submit() for _ in range(2)]
+                        await marks[-1].wait()
                         await made.rebind(runtime_scalars=[ScalarArgument.u32(2)])
                         await made.run()
                     finally:
@@ -44,15 +65,18 @@ async def play(devices: Sequence[RecordingBackend]) -> list[BaseException]:
 
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {})], ids=["asyncio"])
-async def test_each_call_failing_once_and_each_device_lost_at_each_call() -> None:
+@pytest.mark.parametrize("make", [pair, turning])
+async def test_each_call_failing_once_and_each_device_lost_at_each_call(
+    make: Callable[[], LaunchGraphPlan],
+) -> None:
     """The error comes out, and nothing is left on either device."""
-    plain = gpus(2)
-    assert not await play(plain)
+    plan, plain = make(), gpus(2)
+    assert not await play(plain, plan)
     for number in range(2):
         for nth in range(1, len(plain[number].calls) + 1):
             devices = gpus(2)
             devices[number].fail("*", nth)
-            raised = await play(devices)
+            raised = await play(devices, plan)
             assert len(raised) == 1, (number, nth, kinds(devices[number])[nth - 1])
             lost = gpus(2)
 
@@ -64,12 +88,15 @@ async def test_each_call_failing_once_and_each_device_lost_at_each_call() -> Non
                     device.lose_device("gone")
 
             lost[number].on_call = lose
-            raised = await play(lost)
+            raised = await play(lost, plan)
             assert raised
             assert all(isinstance(one, DeviceLost) for one in raised), raised
 
 
-async def test_each_await_cancelled_once() -> None:
+@pytest.mark.parametrize("make", [pair, turning])
+async def test_each_await_cancelled_once(make: Callable[[], LaunchGraphPlan]) -> None:
+    plan = make()
+
     class Both:
         calls: tuple[object, ...] = ()
 
@@ -85,7 +112,7 @@ async def test_each_await_cancelled_once() -> None:
         injections = {} if step is None else {step: cancel_scope}
         outcome = await perform(
             both,  # type: ignore[arg-type]
-            functools.partial(play, both.devices),
+            functools.partial(play, both.devices, plan),
             injections,
             both.release_all,
         )

@@ -11,7 +11,7 @@ from accy_async.errors import DeviceError, DeviceLost, GraphError, SessionClosed
 from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.options import LaunchOptions
 from accy_async.graph.plan import LaunchGraphPlan
-from accy_async.session import MultiSession
+from accy_async.session import MultiSession, open_session
 from accy_async.session.multi.spanning import SpanningPlan
 from tests.devices.parts import ONE, check_all_empty, gpus, opened, ring
 from tests.graph.graphs import kernel_entry
@@ -185,6 +185,21 @@ async def test_a_device_that_is_lost_ends_the_wait() -> None:
         with pytest.raises(DeviceLost):
             made.submit()
     check_all_empty(devices)
+
+
+async def test_what_is_not_lowered_cannot_be_submitted() -> None:
+    """As the processor has no device graphs; the refusal says so."""
+    b = LaunchGraphBuilder()
+    x, y = (b.scratch(n, DType.U32, 4, device=f"cpu:{i}") for i, n in enumerate("xy"))
+    b.fill(x, 1)
+    b.copy(x, y)
+    async with open_session(devices=["cpu:0", "cpu:1"]) as session:
+        made = await session.prepare(b.build())
+        await made.run()
+        with pytest.raises(
+            GraphError, match=r"not lowered: cpu:0 has no device graphs"
+        ):
+            made.submit()
 
 
 async def test_waiting_for_a_mark_can_be_cancelled() -> None:

@@ -8,15 +8,23 @@ import textwrap
 from collections.abc import AsyncIterator
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
 from accy_async.artifact import ArtifactFormat, KernelArtifact, KernelCallArtifact
+from accy_async.backends import BufferBinding, LaunchRequest
 from accy_async.backends.cuda import CudaBackend
 from accy_async.backends.routes import Way
 from accy_async.compiler.kernels.catalogue import library_registry
 from accy_async.dtypes import DType, ScalarArgument
-from accy_async.errors import InvalidArtifact, InvalidEvent, LaunchArgumentMismatch
+from accy_async.errors import (
+    InvalidArtifact,
+    InvalidBuffer,
+    InvalidEvent,
+    InvalidStream,
+    LaunchArgumentMismatch,
+)
 from accy_async.fleet import FleetBuffer, FleetCandidate, FleetWork, open_fleet
 from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.nodes import BufferSlot
@@ -283,18 +291,36 @@ async def test_kernels_are_loaded_where_they_run(session: MultiSession) -> None:
 
 
 async def test_what_is_of_the_other_gpu_is_refused(session: MultiSession) -> None:
-    """A kernel, an event and a buffer, each with both names."""
+    """A kernel, an event, a stream and a buffer, each with both names."""
     one, two = (session.on(name).backend for name in NAMES)
     entry = kernels().fill
     artifact = two.create_artifact(entry.artifact_request(None))
     loaded = two.load_artifact(artifact)
     with pytest.raises(InvalidArtifact, match=r"cuda:1.*cuda:0"):
         one.destroy(loaded)
+    theirs = LaunchRequest(
+        artifact=artifact,
+        loaded=loaded,
+        geometry=entry.launch.geometry((ScalarArgument.u32(8),)),
+        buffers=(BufferBinding(handle=two.allocate_buffer(32), access="write_only"),),
+        scalars=(ScalarArgument.u32(8), ScalarArgument.u32(7)),
+    )
+    with pytest.raises(InvalidArtifact, match=r"cuda:1.*cuda:0"):
+        one.launch(theirs)
+    with pytest.raises(InvalidArtifact, match=r"cuda:1.*cuda:0"):
+        one.submit_launch(two.prepare_launch(theirs))
+    mine = attrs.evolve(theirs, loaded=one.load_artifact(artifact))
+    with pytest.raises(InvalidBuffer, match=r"cuda:1.*cuda:0"):
+        one.launch(mine)
     events = [each.create_event(timing=True) for each in (one, two)]
     for each, event in zip((one, two), events, strict=True):
         each.record_event(event)
     with pytest.raises(InvalidEvent, match=r"cuda:1.*cuda:0"):
         one.elapsed_ns(*events)
+    with pytest.raises(InvalidEvent, match=r"cuda:1.*cuda:0"):
+        one.stream_wait_event(None, events[1])
+    with pytest.raises(InvalidStream, match=r"cuda:1.*cuda:0"):
+        one.record_event(events[0], two.create_stream())
     arrays = [session.allocate(8, DType.U32, device=name) for name in NAMES]
     b = LaunchGraphBuilder()
     x, y = b.buffer("x", DType.U32, 8), b.buffer("y", DType.U32, 8)
