@@ -1,8 +1,8 @@
 """Copies from GPU to GPU: ours, straight and staged, against the driver's own call.
 
-A sample is `COPIES` of them in a row and a wait for the last, on both sides: what is
-compared is bandwidth, not a wait. The target is for sizes that take longer than their
-submission.
+A sample is so many of them in a row that 8 GiB are moved, or 256 of small ones, and a
+wait for the last, on both sides: what is compared is bandwidth, not a wait. The target
+is for sizes that take longer than their submission.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from benchmarks.multigpu.parts import NAMES, Work, rows_of, seconds
 COPY_BYTES = (4 << 20, 64 << 20, 1 << 30)
 BARE = "cuMemcpyPeerAsync"
 TARGET = Target(BARE, 0.95)
-COPIES = 8
+MOVED_BYTES = 8 << 30
+MOST_COPIES = 256
 LEAST_BYTES = 64 << 20
 """Of copies that the target is for."""
 
@@ -41,10 +42,16 @@ async def measure(rounds: int) -> None:
                 taken = await seconds(works, rounds)
         has_target = "peer" in ours and size >= LEAST_BYTES
         targets = {ours: (TARGET,)} if has_target else {}
-        rows = rows_of(taken, amount=COPIES * size / 1e9, targets=targets)
+        amount = copies_of(size) * size / 1e9
+        rows = rows_of(taken, amount=amount, targets=targets)
         rows += await staged(size, min(rounds, 5))
-        title = f"copy of {size >> 20} MiB from GPU to GPU"
+        title = f"{copies_of(size)} copies of {size >> 20} MiB from GPU to GPU"
         show(title, rows, unit="GB/s", ratio_to=BARE, more_is_better=True)
+
+
+def copies_of(size: int) -> int:
+    """How many copies of a size are made in a row."""
+    return min(MOVED_BYTES // size, MOST_COPIES)
 
 
 @asynccontextmanager
@@ -63,7 +70,7 @@ async def bare_copy(
 
     async def copy() -> None:
         here.make_current()
-        for _ in range(COPIES):
+        for _ in range(copies_of(size)):
             answer = driver.cuMemcpyPeerAsync(
                 target, there.native, source, here.native, size, stream
             )
@@ -84,7 +91,7 @@ def our_copy(
     route = one.route_to(two)
 
     async def copy() -> None:
-        for _ in range(COPIES):
+        for _ in range(copies_of(source.byte_size)):
             one.copy_to_peer(source, target, two)
         await (two if route.is_pulled else one).wait_default_stream()
 
@@ -108,7 +115,7 @@ async def staged(size: int, rounds: int) -> list[Row]:
             source, target = one.allocate_buffer(size), two.allocate_buffer(size)
             copy = our_copy(one, source, two, target)
             taken = await seconds({"ours, staged": copy}, rounds)
-            return rows_of(taken, amount=COPIES * size / 1e9)
+            return rows_of(taken, amount=copies_of(size) * size / 1e9)
     finally:
         for device in devices:
             device.close()

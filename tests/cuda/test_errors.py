@@ -11,7 +11,9 @@ import pytest
 from accy_async.artifact import ArtifactFormat, FixedLaunch, KernelArtifact
 from accy_async.backends import BufferHandle, LaunchRequest, StreamHandle
 from accy_async.backends.cuda import CudaBackend
+from accy_async.dtypes import DType
 from accy_async.errors import AccyError, DeviceError, DeviceLost
+from accy_async.session import open_session
 from tests.cuda.fake import FakeDriver
 
 ILLEGAL, MISALIGNED, FAILED = 700, 716, 719
@@ -91,6 +93,29 @@ def test_c14_what_was_known_to_be_done_is_no_suspect(
     error = told(backend.create_event)
     assert [suspect.node for suspect in error.suspects] == ["A", "B"]
     assert "A (kernel k on stream 1) or B (kernel k on stream 1)" in str(error)
+
+
+@pytest.mark.anyio
+async def test_c14_who_was_told_of_a_loss_by_a_call_is_not_told_again(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    """Leaving the session raises only what no call and no wait has raised."""
+    async with open_session(backend) as session:
+        driver.answers["cuMemAllocFromPoolAsync"] = [ILLEGAL]
+        with pytest.raises(DeviceLost):
+            session.allocate(4, DType.U32)
+        assert not session.is_healthy
+
+
+@pytest.mark.anyio
+async def test_c14_a_loss_that_no_call_has_raised_is_raised_by_the_exit(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    with pytest.raises(DeviceLost, match="cuStreamQuery"):
+        async with open_session(backend):
+            launch(backend, "culprit")
+            driver.answers["cuStreamQuery"] = [ILLEGAL]
+            assert not backend.is_stream_idle()
 
 
 def test_refused_launch_is_no_suspect_and_takes_nothing_along(

@@ -297,8 +297,13 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         return self._context.check(answer, call)
 
     def _on_loss(self, error: DriverError) -> DeviceError:
-        """The context is gone, as a call found that need not have to do with it."""
-        return self._lose(error).consequence()
+        """The context is gone, as a call found that need not have to do with it.
+
+        It is the one who is told, where it raises what this gives.
+        """
+        lost = self._lose(error)
+        self._is_loss_told = True
+        return lost.consequence()
 
     def _blame(
         self,

@@ -144,7 +144,9 @@ class CudaWaiting(CudaAsking):
             return True
         if code != BUSY and code not in _CAPTURING:
             error = self._context.error(result, "cuStreamQuery")
-            if code not in STICKY_CODES:
+            if code in STICKY_CODES:
+                self._is_loss_told = False  # nobody's call raises it here
+            else:
                 if not isinstance(error, DeviceError):
                     error = DeviceError(str(error), code=code, call="cuStreamQuery")
                 line.fail(line.completed + 1, error)
