@@ -167,3 +167,31 @@ def test_a_destroyed_stream_is_asked_about_no_more(
     assert ask() == 600
     assert backend._query(line)
     assert driver.calls["cuStreamQuery"] == 0
+
+
+def test_the_driver_is_not_asked_about_what_it_was_not_given_yet(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    """A thread in the midst of a submission: its position is there, its work is not."""
+    stream = backend.create_stream()
+    line = cast("CudaTimeline", backend._stream(stream).timeline)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def submit() -> None:
+        with backend._lock:
+            line.advance()
+            begun.set()
+            go_on.wait(10.0)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    begun.wait(10.0)
+    try:
+        assert not backend.is_stream_idle(stream)
+        assert not backend._has_ended(line, line.submitted)
+        assert line.completed == 0
+        assert driver.calls["cuStreamQuery"] == 0
+    finally:
+        go_on.set()
+        thread.join()
+    assert backend.is_stream_idle(stream)

@@ -117,7 +117,7 @@ class CudaAsking(Backend):
 
     def _has_ended(self, line: CudaTimeline, position: int) -> bool:
         """Ask the driver for a moment whether a stream has come to its end there."""
-        if line.submitted != position:
+        if line.submitted != position or not self._has_given_all():
             return False
         ask = line.ask or self._asking(line)
         if ask() != 0 or not line.complete_unwatched(position):
@@ -125,6 +125,17 @@ class CudaAsking(Backend):
         if self._abandoned:
             self._discard_abandoned()
         self._table.sweep()
+        return True
+
+    def _has_given_all(self) -> bool:
+        """Whether the driver has all that has a position by now.
+
+        Between the two, which are under the submission lock, it knows of less: its
+        answer would be about what came before.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        self._lock.release()
         return True
 
     def _asking(self, line: CudaTimeline) -> Callable[[], int]:

@@ -133,6 +133,8 @@ class CudaWaiting(CudaAsking):
         """
         if line not in self._natives or self._lost is not None:
             return True
+        if not self._has_given_all():
+            return False
         self._context.make_current()
         with self._questions, self._context.relaxed():
             native = self._natives.get(line)
