@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from accy_async.artifact import KernelArtifact
 from accy_async.backends.catalogue import is_backend_name, open_backend
 from accy_async.backends.cuda import CudaBackend
-from accy_async.errors import BackendUnavailable, InvalidValue
+from accy_async.errors import BackendUnavailable, InvalidArtifact, InvalidValue
 from tests.cuda.fake import FakeDriver
 
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -36,6 +37,48 @@ def test_the_environment_is_left_alone_where_there_is_no_device(
     with pytest.raises(BackendUnavailable):
         CudaBackend()
     assert QUEUES not in os.environ
+
+
+PTX = """.version {version}
+.target {target}
+.address_size 64
+.visible .entry add() {{ ret; }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("driver_version", "taken", "refused"),
+    [
+        (12060, "8.5", "8.6"),
+        (13000, "9.0", "9.1"),
+        (13020, "9.2", "9.3"),
+        (14000, "10.3", None),  # the driver says what it does not take
+    ],
+)
+def test_ptx_that_a_driver_does_not_take_is_refused_by_both_versions(
+    driver: FakeDriver, driver_version: int, taken: str, refused: str | None
+) -> None:
+    driver._made["cuDriverGetVersion"] = lambda: (0, driver_version)
+    backend = CudaBackend()
+
+    def load(version: str, target: str = "sm_80") -> None:
+        text = PTX.format(version=version, target=target)
+        artifact = KernelArtifact(
+            kernel_name="add",
+            format="cuda_ptx",
+            argument_count=0,
+            scalar_argument_count=0,
+            payload=text,
+        )
+        backend.destroy(backend.load_artifact(artifact))
+
+    load(taken)
+    if refused is not None:
+        with pytest.raises(InvalidArtifact, match=f"PTX {refused}.*up to {taken}"):
+            load(refused)
+    with pytest.raises(InvalidArtifact, match="PTX for sm_999, the device is sm_"):
+        load(taken, "sm_999")
+    backend.close()
 
 
 UUIDS = [f"GPU-ab000102-0304-0506-0708-090a0b0c0d{i:02x}" for i in range(3)]

@@ -24,9 +24,12 @@ _LOG_BYTES = 8192
 
 _PTX_OF_DRIVER = {
     12000: (8, 0), 12010: (8, 1), 12020: (8, 2), 12030: (8, 3), 12040: (8, 4),
-    12050: (8, 5), 12060: (8, 5), 12080: (8, 7), 12090: (8, 8), 13000: (9, 0),
+    12050: (8, 5), 12060: (8, 5), 12080: (8, 7), 12090: (8, 8),
 }  # fmt: skip
 """The newest PTX of each driver: PTX ISA, Release History."""
+
+_COUNTED_ALIKE = 13
+"""From this major version on CUDA's minor one is PTX's as well."""
 
 
 class CudaKernel:
@@ -160,6 +163,15 @@ def _unloaded(context: CudaContext, module: Any, result: Any, call: str) -> Accy
     return error
 
 
+def _newest_ptx(driver: int) -> tuple[int, int] | None:
+    """The newest PTX that a driver takes; None where only the driver knows."""
+    if driver // 1000 == _COUNTED_ALIKE:
+        return 9, driver % 1000 // 10
+    if driver // 1000 > _COUNTED_ALIKE:
+        return None
+    return max((v for d, v in _PTX_OF_DRIVER.items() if d <= driver), default=None)
+
+
 def check_ptx(context: CudaContext, kernel: str, text: bytes) -> None:
     """Refuse PTX that the driver or the device cannot take, saying why.
 
@@ -172,10 +184,8 @@ def check_ptx(context: CudaContext, kernel: str, text: bytes) -> None:
     if version is None or target is None:
         raise InvalidArtifact(f"{where}: no PTX: it has no .version and .target")
     needs = int(version[1]), int(version[2])
-    known = [v for d, v in _PTX_OF_DRIVER.items() if d <= context.driver_version]
-    newest = max(known, default=(9, 99))
-    # A driver newer than the table may take more than the table says.
-    if context.driver_version <= max(_PTX_OF_DRIVER) and needs > newest:
+    newest = _newest_ptx(context.driver_version)
+    if newest is not None and needs > newest:
         raise InvalidArtifact(
             f"{where}: PTX {needs[0]}.{needs[1]}, the driver supports up to "
             f"{newest[0]}.{newest[1]}; use an older toolkit, a newer driver, or a cubin"
