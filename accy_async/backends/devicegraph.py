@@ -18,6 +18,7 @@ from accy_async.backends.launch import PreparedLaunch
 
 __all__ = [
     "GraphBody",
+    "GraphBranch",
     "GraphCopy",
     "GraphDownload",
     "GraphExchange",
@@ -126,20 +127,38 @@ class GraphLoop:
         exchanges: what is exchanged, one after the other, where a loop that
             conditions end does so before the second body's turn, the third one's and
             so on; empty where nothing is in any of these.
+        limit: of a loop that conditions end, how many turns there may be at most.
+        verdict: with a limit, a buffer of one 32-bit word, which is 1 afterwards where
+            there would have been another turn, else 0.
     """
 
     turns: tuple[GraphBody, ...]
     count: int | None = None
     conditions: tuple[BufferHandle, ...] = ()
     exchanges: tuple[tuple[GraphExchange, ...], ...] = ()
+    limit: int | None = None
+    verdict: BufferHandle | None = None
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses itself."""
         moved = [one for several in self.exchanges for one in several]
         return (
             *self.conditions,
+            *([] if self.verdict is None else [self.verdict]),
             *(buffer for one in moved for buffer in (one.one, one.other)),
         )
+
+
+@attrs.frozen
+class GraphBranch:
+    """A body that runs unless one of some words is not zero, looked at just before."""
+
+    body: GraphBody
+    unless: tuple[BufferHandle, ...]
+
+    def handles(self) -> tuple[Handle, ...]:
+        """The objects that it uses itself."""
+        return self.unless
 
 
 GraphOperation = (
@@ -151,6 +170,7 @@ GraphOperation = (
     | GraphJoin
     | GraphRecord
     | GraphLoop
+    | GraphBranch
 )
 """What a node does. A launch of no blocks does nothing."""
 
@@ -209,6 +229,8 @@ def walk(body: GraphBody) -> Iterator[GraphNode]:
         if isinstance(node.operation, GraphLoop):
             for turn in node.operation.turns:
                 yield from walk(turn)
+        elif isinstance(node.operation, GraphBranch):
+            yield from walk(node.operation.body)
 
 
 def node_count(body: GraphBody) -> int:
@@ -238,7 +260,11 @@ def _are_alike(one: GraphNode, other: GraphNode) -> bool:
 def _kind(operation: GraphOperation) -> object:
     if isinstance(operation, GraphLoop):
         turns = tuple(map(topology, operation.turns))
-        return "loop", operation.count is None, turns, len(operation.exchanges)
+        has_limit = operation.limit is not None
+        exchanges = len(operation.exchanges)
+        return "loop", operation.count is None, turns, exchanges, has_limit
+    if isinstance(operation, GraphBranch):
+        return "branch", topology(operation.body), len(operation.unless)
     if isinstance(operation, PreparedLaunch):
         if not operation.has_blocks:  # nothing to the device
             return GraphJoin

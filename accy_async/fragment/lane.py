@@ -206,7 +206,7 @@ class Lane:
         if prepared is None:
             return
         lowered = prepared.lowered
-        if isinstance(lowered, LoweredGraph) and lowered.is_made:
+        if isinstance(lowered, LoweredGraph) and lowered.is_made and not lowered.limits:
             lowered.launch(stream, None)
         elif self._ready is not None:
             self._backend.submit_launches(self._ready, stream)

@@ -102,6 +102,8 @@ class RunProgress(RunRecord):
         if flag == SUBMITTED and self._lane[index] >= 0:
             mark = self.mark_of(index)
             if mark.is_reached:
+                if self._find_verdicts is not None:
+                    self.judge()
                 # It may have failed or been skipped between the two looks.
                 flag = self._flags[index]
                 if flag == SUBMITTED:

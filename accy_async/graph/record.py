@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -79,6 +79,7 @@ class RunRecord:
         self.host_calls = self.yields = self.waits_for_room = self.submit_ns = 0
         self._cancels_on_error = cancels_on_error
         self._is_stopped = False
+        self._find_verdicts: Callable[[], Mapping[int, Exception]] | None = None
         self._flags = bytearray(self.relations.count)
         # Arrays, which numpy can count in and the garbage collector passes by.
         self._lane = array("i", [0]) * self.relations.count
@@ -137,6 +138,32 @@ class RunRecord:
         if self._watched or self._trackers:
             for index in range(count):
                 self._tell(index)
+
+    def expect_verdicts(self, find: Callable[[], Mapping[int, Exception]]) -> None:
+        """Of a lowered run whose loops may fail by their limits; see `judge`.
+
+        Args:
+            find: gives what they failed with, by the loops' numbers, at the run's end.
+        """
+        self._find_verdicts = find
+
+    def judge(self) -> None:
+        """Say what failed of a lowered run, and was skipped, if its end tells.
+
+        Whoever looks at a node first does, and the run's end does at the latest.
+        """
+        find = self._find_verdicts
+        if find is None or not self.timelines:
+            return
+        line, end = self.timelines[0], self._ends[0]
+        if line.completed < end or line.error_at(end) is not None:
+            return
+        self._find_verdicts = None
+        errors = find()
+        for loop, error in errors.items():
+            self.loop_failed(loop, error)
+        if errors:
+            self._skip_dependents()
 
     def submitted_part(self, indices: Sequence[int], lane: int, position: int) -> None:
         """Some nodes and loops were given to the device as one graph."""
@@ -234,6 +261,7 @@ class RunRecord:
 
     def finish(self) -> None:
         """The run is over: what was never submitted never will be."""
+        self.judge()
         rest = CANCELLED if self._is_stopped else SKIPPED
         for index in self._calling:
             if self._flags[index] == SUBMITTED:
@@ -268,6 +296,16 @@ class RunRecord:
                     seen.add(before)
                     todo.append(before)
         return False
+
+    def _skip_dependents(self) -> None:
+        """Mark what follows a failure, which the device has skipped by itself."""
+        relations = self.relations
+        for index in relations.in_order():
+            failed = [index, *relations.loops_around(index)]
+            if any(self._flags[one] == FAILED for one in failed):
+                continue  # it failed, or had its turns before that
+            if self.follows_failure(index):
+                self._flags[index] = self._verdict()
 
     def _is_in_ended_loop(self, index: int) -> bool:
         """True for what lies in a loop that had no iteration for it."""

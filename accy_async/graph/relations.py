@@ -65,6 +65,16 @@ class Relations:
             for item, inner in enumerate(block.indices):
                 yield self.loop(inner) if item in block.bodies else inner
 
+    def in_order(self) -> Iterator[int]:
+        """All nodes and loops, each after what it depends on, or lies within."""
+        todo = [self._plan.order.top]
+        while todo:
+            block = todo.pop()
+            for item in block.topological:
+                inner = block.indices[item]
+                yield self.loop(inner) if item in block.bodies else inner
+            todo += block.bodies.values()
+
     def blockers(self, index: int) -> tuple[int, ...]:
         """What must not have failed for a node or loop to run.
 

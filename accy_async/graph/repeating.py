@@ -169,7 +169,7 @@ class Repeater:
                 if not ended:
                     with going.open_scope():
                         ended = await attempt.wait(stream)
-                if ended:
+                if ended and not (lowered.limits and lowered.errors()):
                     attempt.stream = None
                     self._streams.give_back(stream)
                     prepared.is_in_use = False
@@ -274,6 +274,8 @@ class _Attempt:
         if self.position is not None:
             progress.submitted_whole(0, self.position)
             progress.has_submitted_all = True
+            if self._lowered.limits:
+                progress.expect_verdicts(self._lowered.errors)
         if self.error is not None:
             run.failed_to_prepare(self.error)
             progress.abort(self.error)

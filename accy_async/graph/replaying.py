@@ -20,9 +20,11 @@ from accy_async.backends.cleanup import raise_together
 from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.timeline import Mark
 from accy_async.errors import GraceExpired, GraphError, InvalidType, SessionClosed
+from accy_async.graph.job import title_of
 from accy_async.graph.lowering.lowered import LoweredGraph
 from accy_async.graph.lowering.parted import LoweredParts
 from accy_async.graph.lowering.policy import follow
+from accy_async.graph.lowering.verdicts import LimitedMark
 from accy_async.graph.nodes import HostSlot
 
 if TYPE_CHECKING:
@@ -91,12 +93,15 @@ class PreparedPlan(ClosedOnExit):
         # have no flag behind them.
         self._is_alone = True
         self._awaited = 0
+        self._limited: LimitedMark | None = None
         outline = None if self._lowered is None else self._lowered.shape
         # What a launch has to do besides launching: most have nothing.
         self._has_events = outline is not None and bool(
             outline.waits or outline.signals
         )
+        # The device writes to the host: one run at a time.
         self._has_arrays = any(isinstance(s, HostSlot) for s in prepared.plan.slots)
+        self._has_arrays |= outline is not None and bool(outline.limits)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -131,7 +136,8 @@ class PreparedPlan(ClosedOnExit):
 
         Raises:
             DeviceError: a node failed, by name where the device tells.
-            ExceptionGroup: everything that failed, where the plan is not one graph.
+            ExceptionGroup: everything that failed, where the plan is not one graph; and
+                the loops that reached their ``max_iterations``.
             InvalidGraph: something that it uses was destroyed.
             SessionClosed: it was closed, or its session was.
 
@@ -155,6 +161,8 @@ class PreparedPlan(ClosedOnExit):
             raise
         finally:
             self._awaited -= 1
+        if isinstance(mark, LimitedMark):
+            mark.raise_failures()
 
     def submit(self) -> Mark:
         """Submit a run without waiting for it: ``await mark.wait()`` does. Sync.
@@ -177,11 +185,21 @@ class PreparedPlan(ClosedOnExit):
         assert lowered is not None
         if self._awaited:
             self._line.request(self._last)  # which ends before this one does
+        if self._limited is not None:
+            self._limited.look()
         if self._has_events:
             mark = self._submit_with_events(lowered)
         else:
             mark = Mark(self._line, lowered.launch(self._stream, None))
         self._last = mark.position
+        if lowered.limits:
+            mark = LimitedMark(
+                mark.timeline,
+                mark.position,
+                title_of(self._prepared.plan),
+                lowered.errors,
+            )
+            self._limited = mark
         return mark
 
     def share_stream(self, stream: StreamHandle) -> None:

@@ -24,8 +24,8 @@ import numpy as np
 
 from accy_async.backends.nativecancel import after_first_step
 from accy_async.backends.timeline import Mark
-from accy_async.errors import GraphError
 from accy_async.graph.hostcalls import call_host, lost_call
+from accy_async.graph.lowering.verdicts import limit_reached
 from accy_async.graph.nodes import HostCall, RuntimeScalar
 from accy_async.graph.pace import Pace
 from accy_async.graph.state import BlockState
@@ -287,10 +287,7 @@ class Runner:
             if loop.max_iterations is not None and iterations >= loop.max_iterations:
                 self._progress.loop_failed(
                     index,
-                    GraphError(
-                        f"loop {loop.name!r}: its condition still holds after "
-                        f"max_iterations={loop.max_iterations}"
-                    ),
+                    limit_reached(self._plan, index),
                 )
                 break
             await self._iterate(index, frame)

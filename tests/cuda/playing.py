@@ -46,6 +46,9 @@ class PlayingDriver(FakeDriver):
             "accy_begin": (3, self._begin),
             "accy_next": (3, self._next_turn),
             "accy_look": (4, self._look),
+            "accy_limit": (3, self._limit),
+            "accy_bound": (6, self._bound),
+            "accy_gate": (3, self._gate),
             "accy_clear": (1, self._clear),
             "accy_swap": (3, self._swap),
         }
@@ -175,6 +178,27 @@ class PlayingDriver(FakeDriver):
         goes_on = ctypes.c_uint32.from_address(word).value != 0
         self._set((loop, turn), goes_on)
         self._set((end,), not goes_on)
+
+    def _limit(self, counter: int, limit: int, verdict: int) -> None:
+        ctypes.c_uint64.from_address(counter).value = limit
+        ctypes.c_uint32.from_address(verdict).value = 0
+
+    def _bound(
+        self, word: int, loop: int, turn: int, end: int, counter: int, verdict: int
+    ) -> None:
+        holds = ctypes.c_uint32.from_address(word).value != 0
+        left = ctypes.c_uint64.from_address(counter)
+        goes_on = holds and left.value != 0
+        if holds and not goes_on:
+            ctypes.c_uint32.from_address(verdict).value = 1
+        left.value -= goes_on
+        self._set((loop, turn), goes_on)
+        self._set((end,), not goes_on)
+
+    def _gate(self, word: int, branch: int, first: int) -> None:
+        has_failed = ctypes.c_uint32.from_address(word).value != 0
+        if first or has_failed:
+            self._set((branch,), not has_failed)
 
     def _clear(self, end: int) -> None:
         self._values[end] = 0

@@ -123,8 +123,8 @@ those, 2 by the host
       static: nothing is resolved on the host
       step: stream 0, opens it
 cannot be lowered to a device graph:
-  solve: what follows would have to be skipped after max_iterations=7, which only \
-the host can do
+  solve: max_iterations=7: what comes after it, calls on the host too, would have to \
+be skipped
 edges besides the dependencies: 1
   first → peek by event 'go'
 slot x: read by step

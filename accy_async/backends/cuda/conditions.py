@@ -19,13 +19,25 @@ from accy_async.artifact.geometry import ceil_div
 if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
 
-__all__ = ["BEGIN", "CLEAR", "LEAST_DRIVER", "LOOK", "NEXT", "SWAP", "Conditions"]
+__all__ = [
+    "BEGIN",
+    "BOUND",
+    "CLEAR",
+    "GATE",
+    "LEAST_DRIVER",
+    "LIMIT",
+    "LOOK",
+    "NEXT",
+    "SWAP",
+    "Conditions",
+]
 
 LEAST_DRIVER = 12040
 """The driver from which on graphs have such loops, nested too: CUDA 12.4 Release
 Notes."""
 
 BEGIN, NEXT, LOOK = "accy_begin", "accy_next", "accy_look"
+LIMIT, BOUND, GATE = "accy_limit", "accy_bound", "accy_gate"
 CLEAR, SWAP = "accy_clear", "accy_swap"
 
 _SWAP_THREADS = 256
@@ -110,6 +122,86 @@ no_turn:
     @%p3 bra done;
     st.param.b64 [to], %rd4;
     st.param.b32 [what], %r3;
+    call.uni cudaGraphSetConditional, (to, what);
+done:
+    ret;
+}
+
+// counter = limit; verdict = 0
+.visible .entry accy_limit(
+    .param .u64 counter, .param .u64 limit, .param .u64 verdict)
+{
+    .reg .b64 %rd<4>; .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [counter];
+    ld.param.u64 %rd2, [limit];
+    ld.param.u64 %rd3, [verdict];
+    mov.u32 %r1, 0;
+    st.global.u64 [%rd1], %rd2;
+    st.global.u32 [%rd3], %r1;
+    ret;
+}
+
+// As accy_look, but only while the counter is not 0, which counts down; where it is
+// and the word is not 0, verdict = 1.
+.visible .entry accy_bound(
+    .param .u64 word, .param .u64 loop, .param .u64 turn, .param .u64 end,
+    .param .u64 counter, .param .u64 verdict)
+{
+    .reg .b64 %rd<8>; .reg .b32 %r<5>; .reg .pred %p<7>;
+    .param .b64 to; .param .b32 what;
+    ld.param.u64 %rd1, [word];
+    ld.param.u64 %rd2, [loop];
+    ld.param.u64 %rd3, [turn];
+    ld.param.u64 %rd4, [end];
+    ld.param.u64 %rd5, [counter];
+    ld.param.u64 %rd6, [verdict];
+    ld.global.u32 %r1, [%rd1];
+    ld.global.u64 %rd7, [%rd5];
+    setp.ne.u32 %p1, %r1, 0;
+    setp.ne.u64 %p2, %rd7, 0;
+    setp.eq.u64 %p3, %rd7, 0;
+    and.pred %p4, %p1, %p2;         // another turn
+    and.pred %p5, %p1, %p3;         // one too many
+    sub.u64 %rd7, %rd7, 1;
+    @%p4 st.global.u64 [%rd5], %rd7;
+    mov.u32 %r4, 1;
+    @%p5 st.global.u32 [%rd6], %r4;
+    selp.u32 %r2, 1, 0, %p4;
+    selp.u32 %r3, 0, 1, %p4;
+    st.param.b64 [to], %rd2;
+    st.param.b32 [what], %r2;
+    call.uni cudaGraphSetConditional, (to, what);
+    setp.eq.u64 %p6, %rd3, 0;
+    @%p6 bra no_turn;
+    st.param.b64 [to], %rd3;
+    st.param.b32 [what], %r2;
+    call.uni cudaGraphSetConditional, (to, what);
+no_turn:
+    setp.eq.u64 %p6, %rd4, 0;
+    @%p6 bra done;
+    st.param.b64 [to], %rd4;
+    st.param.b32 [what], %r3;
+    call.uni cudaGraphSetConditional, (to, what);
+done:
+    ret;
+}
+
+// first: branch = word == 0; else branch = 0 if word != 0
+.visible .entry accy_gate(.param .u64 word, .param .u64 branch, .param .u64 first)
+{
+    .reg .b64 %rd<4>; .reg .b32 %r<3>; .reg .pred %p<4>;
+    .param .b64 to; .param .b32 what;
+    ld.param.u64 %rd1, [word];
+    ld.param.u64 %rd2, [branch];
+    ld.param.u64 %rd3, [first];
+    ld.global.u32 %r1, [%rd1];
+    setp.eq.u32 %p1, %r1, 0;
+    setp.eq.u64 %p2, %rd3, 0;
+    selp.u32 %r2, 1, 0, %p1;
+    and.pred %p3, %p1, %p2;
+    @%p3 bra done;
+    st.param.b64 [to], %rd2;
+    st.param.b32 [what], %r2;
     call.uni cudaGraphSetConditional, (to, what);
 done:
     ret;
@@ -224,7 +316,7 @@ class Conditions:
         answer = driver.cuModuleLoadDataEx(_PTX + b"\0", 0, [], [])
         module = check(answer, "cuModuleLoadDataEx")
         try:
-            for name in (BEGIN, NEXT, LOOK, CLEAR, SWAP):
+            for name in (BEGIN, NEXT, LOOK, LIMIT, BOUND, GATE, CLEAR, SWAP):
                 answer = driver.cuModuleGetFunction(module, name.encode())
                 self._functions[name] = check(answer, "cuModuleGetFunction")
         except BaseException:

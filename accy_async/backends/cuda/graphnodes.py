@@ -4,7 +4,7 @@ A loop becomes a conditional node, whose body ends with a kernel that says wheth
 there is another turn. Bodies that take turns lie within each other: the second one
 in a conditional node of the first, and so on, so that the loop may end after any.
 What is to be exchanged where it ends in the midst of them is in conditional nodes
-behind the loop, one for each turn that was to come.
+behind the loop, one for each turn that was to come. A branch is one more.
 """
 
 from __future__ import annotations
@@ -14,10 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accy_async.backends.cuda.conditions import BEGIN, CLEAR, LOOK, NEXT, SWAP
+from accy_async.backends.cuda.conditions import (
+    BEGIN,
+    BOUND,
+    CLEAR,
+    GATE,
+    LIMIT,
+    LOOK,
+    NEXT,
+    SWAP,
+)
 from accy_async.backends.cuda.graphparameters import address_of, parameters
 from accy_async.backends.devicegraph import (
     GraphBody,
+    GraphBranch,
     GraphDownload,
     GraphLoop,
     GraphNode,
@@ -113,7 +123,8 @@ class GraphBuilder:
         """Make all nodes; returns the driver's, for each of the outermost body."""
         self._take_staging(body)
         counting = sum(
-            isinstance(node.operation, GraphLoop) and node.operation.count is not None
+            isinstance(loop := node.operation, GraphLoop)
+            and (loop.count is not None or loop.limit is not None)
             for node in walk(body)
         )
         if counting:
@@ -123,7 +134,7 @@ class GraphBuilder:
 
     def _take_staging(self, body: GraphBody) -> None:
         for place, node in enumerate(body):
-            is_loop = isinstance(node.operation, GraphLoop)
+            may_not_run = isinstance(node.operation, (GraphLoop, GraphBranch))
             for one in walk((node,)):
                 operation = one.operation
                 if not isinstance(operation, (GraphUpload, GraphDownload)):
@@ -136,8 +147,8 @@ class GraphBuilder:
                     staging = self.staging[id(array)] = Staging(array, self._pinned)
                 if isinstance(operation, GraphDownload):
                     staging.writers.add(place)
-                # A loop without turns leaves the array as it was.
-                if is_loop or isinstance(operation, GraphUpload):
+                # A loop without turns leaves the array as it was, as does a branch.
+                if may_not_run or isinstance(operation, GraphUpload):
                     staging.is_loaded = True
 
     def _add_body(self, graph: Any, body: GraphBody) -> list[Natives]:  # noqa: ANN401
@@ -151,6 +162,8 @@ class GraphBuilder:
         operation = node.operation
         if isinstance(operation, GraphLoop):
             return self._add_loop(graph, operation, after)
+        if isinstance(operation, GraphBranch):
+            return self._add_branch(graph, operation, after)
         wanted = parameters(self._context, operation, self._objects, self.staging)
         if not wanted:
             return (self._added("cuGraphAddEmptyNode", graph, after),)
@@ -199,12 +212,18 @@ class GraphBuilder:
         for end in filter(None, ends):
             after = [self._add_kernel(graph, after, CLEAR, end)]
         counter, words = 0, [address_of(self._objects, w) for w in loop.conditions]
+        look, bound = LOOK, tuple[int, ...]()
         if loop.count is not None:
-            counter = self._free_counter
-            self._free_counter += _COUNTER_BYTES
+            counter = self._take_counter()
             begin = self._add_kernel(graph, after, BEGIN, counter, loop.count, handle)
         else:
-            begin = self._add_kernel(graph, after, LOOK, words[0], handle, 0, 0)
+            if loop.limit is not None:
+                assert loop.verdict is not None
+                verdict = address_of(self._objects, loop.verdict)
+                look, bound = BOUND, (self._take_counter(), verdict)
+                limit = (bound[0], loop.limit, verdict)
+                after = [self._add_kernel(graph, after, LIMIT, *limit)]
+            begin = self._add_kernel(graph, after, look, words[0], handle, 0, 0, *bound)
         last, body = self._add_conditional(
             graph, [begin], handle, kinds.CU_GRAPH_COND_TYPE_WHILE
         )
@@ -217,7 +236,7 @@ class GraphBuilder:
             else:
                 word = words[0 if is_last else number + 1]
                 decide = self._add_kernel(
-                    body, made, LOOK, word, handle, again, ends[number]
+                    body, made, look, word, handle, again, ends[number], *bound
                 )
             if not is_last:
                 _, body = self._add_conditional(
@@ -227,6 +246,27 @@ class GraphBuilder:
             if end:
                 last = self._add_exchanges(graph, last, end, exchanges)
         return begin, last
+
+    def _take_counter(self) -> int:
+        counter = self._free_counter
+        self._free_counter += _COUNTER_BYTES
+        return counter
+
+    def _add_branch(
+        self,
+        graph: Any,  # noqa: ANN401
+        branch: GraphBranch,
+        after: list[Any],
+    ) -> Natives:
+        handle, first = self._new_handle(graph), 1
+        for word in branch.unless:
+            address = address_of(self._objects, word)
+            after = [self._add_kernel(graph, after, GATE, address, handle, first)]
+            first = 0
+        kind = self._driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+        node, body = self._add_conditional(graph, after, handle, kind)
+        self._add_body(body, branch.body)
+        return after[0], node
 
     def _new_ends(self, graph: Any, loop: GraphLoop) -> list[int]:  # noqa: ANN401
         """For each turn, what is set where the loop ends after it; 0 for nothing."""

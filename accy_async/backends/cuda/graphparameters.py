@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from accy_async.backends.devicegraph import (
+    GraphBranch,
     GraphCopy,
     GraphDownload,
     GraphFill,
@@ -55,10 +56,10 @@ class NodeUpdates:
         self._geometry: object = None
 
     def set(self, natives: Natives, operation: GraphOperation) -> bool:
-        """Change a node that is no loop; False where the driver refuses."""
+        """Change a node that is no loop or branch; False where the driver refuses."""
         if type(operation) is PreparedLaunch:
             return not operation.has_blocks or self._set_launch(natives[0], operation)
-        if isinstance(operation, GraphLoop):
+        if isinstance(operation, (GraphLoop, GraphBranch)):
             return False
         context, driver = self._context, self._context.driver
         wanted = parameters(context, operation, self._objects, self._staging)

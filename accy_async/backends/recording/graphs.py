@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.devicegraph import (
     GraphBody,
+    GraphBranch,
     GraphDownload,
     GraphLoop,
     GraphNode,
@@ -71,6 +72,8 @@ class RecordingGraphs(RecordingHooks):
                 for turn in range(operation.count or 0):
                     bodies = operation.turns
                     self._play(stream, bodies[turn % len(bodies)], guard_of, events)
+            elif isinstance(operation, GraphBranch):  # no loop fails: it has no turns
+                self._play(stream, operation.body, guard_of, events)
             elif isinstance(operation, GraphRecord):
                 self._play_event(stream, next(events))
             else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from accy_async.backends.devicegraph import (
     GraphBody,
+    GraphBranch,
     GraphCopy,
     GraphDownload,
     GraphFill,
@@ -171,7 +172,7 @@ class StepMaker:
         arrays: dict[int, np.ndarray] = {}
         for node in body:
             operation = node.operation
-            if isinstance(operation, GraphLoop):
+            if isinstance(operation, (GraphLoop, GraphBranch)):
                 raise CapabilityMismatch("create_graph: Vulkan decides on no loops")
             if isinstance(operation, (GraphUpload, GraphDownload)):
                 arrays[id(operation.array)] = operation.array

@@ -9,6 +9,7 @@ import attrs
 
 from accy_async.backends.devicegraph import (
     GraphBody,
+    GraphBranch,
     GraphCopy,
     GraphDownload,
     GraphExchange,
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from accy_async.backends.handles import BufferHandle, EventHandle
     from accy_async.backends.launch import PreparedLaunch
     from accy_async.graph.bindings import Memory
-    from accy_async.graph.lowering.outline import Outline, OutlineNode
+    from accy_async.graph.lowering.outline import Outline
+    from accy_async.graph.lowering.outlinenode import OutlineNode
+    from accy_async.graph.lowering.verdicts import Verdicts
     from accy_async.graph.prepared import PreparedGraph
 
 __all__ = ["Binder"]
@@ -48,8 +51,9 @@ class Binder:
     kept as long as these are what they are.
     """
 
-    def __init__(self, prepared: PreparedGraph) -> None:
+    def __init__(self, prepared: PreparedGraph, verdicts: Verdicts) -> None:
         self._prepared = prepared
+        self._verdicts = verdicts
         self._plan = prepared.plan
         self._uses = [tuple(slot for slot, _ in uses) for uses in prepared.plan.uses]
         self._launches: dict[tuple[int, ...], PreparedLaunch] = {}
@@ -101,6 +105,12 @@ class Binder:
     def _node(self, node: OutlineNode) -> GraphNode:
         if node.turns:
             return self._loop(node)
+        if node.branch:
+            words = tuple(self._verdicts.buffer(loop) for loop in node.unless)
+            return GraphNode(GraphBranch(self._body(node.branch), words), node.after)
+        if node.tells:
+            told = self._verdicts.download(node.index)
+            return GraphNode(told, node.after)
         made = self._plan.nodes[node.index]
         self._nodes[node] = found = GraphNode(
             self._operation(node.index, node.where),
@@ -129,6 +139,8 @@ class Binder:
                 )
                 for pairs in node.exchanges
             ),
+            node.limit,
+            None if node.limit is None else self._verdicts.buffer(node.index),
         )
         return GraphNode(operation, node.after, -1, loop.name)
 

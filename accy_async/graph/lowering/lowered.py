@@ -9,10 +9,12 @@ from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.handles import EventHandle, GraphHandle, Handle
 from accy_async.graph.lowering.binding import Binder
 from accy_async.graph.lowering.outline import Outline
+from accy_async.graph.lowering.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import GuardOf
     from accy_async.backends.handles import StreamHandle
+    from accy_async.errors import GraphError
     from accy_async.graph.bindings import Memory
     from accy_async.graph.lowering.parts import Parting
     from accy_async.graph.prepared import PreparedGraph
@@ -44,7 +46,8 @@ class LoweredGraph:
         self.watched: tuple[int, ...] = ()
         self._backend = prepared.backend
         self._prepared = prepared
-        self._binder = Binder(prepared)
+        self._verdicts = Verdicts(self._backend, prepared.plan)
+        self._binder = Binder(prepared, self._verdicts)
         self._graph: GraphHandle | None = None
         self._events: dict[int, EventHandle] = {}
 
@@ -65,12 +68,14 @@ class LoweredGraph:
         """Have events recorded after these items too.
 
         Where one is new there is no device graph until `make` is called. Items beyond
-        `MOST_WATCHED` are left out.
+        `MOST_WATCHED` are left out, as are loops that may fail by their limit and what
+        depends on them: how it went with those shows at the end.
 
         Raises:
             AccyError: the device refused to open an event.
         """
-        fresh = [item for item in items if item not in self._events]
+        limited = self.shape.limited
+        fresh = [i for i in items if i not in self._events and i not in limited]
         fresh = fresh[: MOST_WATCHED - len(self._events)]
         for item in fresh:
             self._events[item] = self._backend.create_event()
@@ -101,7 +106,16 @@ class LoweredGraph:
     @property
     def node_count(self) -> int:
         """How many nodes it is made of, those within loops left out."""
-        return len(self.shape.body)
+        return self.shape.node_count
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """The loops that may fail by their limit, by the plan's numbers."""
+        return self.shape.limits
+
+    def errors(self) -> dict[int, GraphError]:
+        """What such loops failed with in the last launch, which has ended."""
+        return self._verdicts.errors() if self.shape.limits else {}
 
     @property
     def is_made(self) -> bool:
@@ -125,6 +139,8 @@ class LoweredGraph:
             AccyError: something that it uses is not alive, or the device refused.
         """
         assert self._graph is not None
+        if self.shape.limits:
+            self._verdicts.clear()
         return self._backend.launch_graph(self._graph, stream, guard_of)
 
     def handles(self) -> Iterator[Handle]:
@@ -132,6 +148,7 @@ class LoweredGraph:
         if self._graph is not None:
             yield self._graph
         yield from self._events.values()
+        yield from self._verdicts.handles()
 
     def close(self) -> None:
         """Destroy it; what is in use goes to the reaper.
@@ -143,6 +160,7 @@ class LoweredGraph:
         handles = list(self.handles())
         self._graph = None
         self._events = {}
+        self._verdicts.forget()
         destroy_all(self._backend, handles, errors)
         raise_together("closing a lowered plan", None, errors)
 

@@ -11,6 +11,7 @@ a carry: a loop's body is there once for each arrangement of its buffers.
 * A loop whose end a value decides comes out with the buffers where they were, as what
   follows it is decided beforehand: where it ends in the midst of the arrangements, the
   buffers exchange their contents, once.
+* What comes after a loop that may fail by its limit is in branches: see `limits`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from accy_async.graph.lowering.limits import with_branches
 from accy_async.graph.lowering.obstacle import (
     Obstacle,
     calls_in_the_way,
     external_events,
 )
+from accy_async.graph.lowering.outlinenode import OutlineNode, each_node
 from accy_async.graph.nodes import RuntimeScalar
 from accy_async.graph.order import LOOP
 
@@ -55,32 +58,6 @@ MOST_TURNS = 6
 
 
 @attrs.frozen(eq=False)
-class OutlineNode:
-    """One node of an outline.
-
-    Attributes:
-        index: the plan's node, or its loop.
-        after: the nodes of its body that it comes after, by their places.
-        where: of each slot, the slot whose first memory it has here.
-        turns: a loop's bodies, which take turns; empty for a node.
-        count: how often a loop runs; None where its condition decides.
-        conditions: of such a loop, for each turn the slot whose first memory holds its
-            condition before that turn.
-        exchanges: of a loop that its condition ends, for each turn but the first, the
-            slots whose first memories exchange their contents, one pair after the
-            other, where it ends before that turn; empty where none ever do.
-    """
-
-    index: int
-    after: tuple[int, ...]
-    where: tuple[int, ...]
-    turns: tuple[tuple[OutlineNode, ...], ...] = ()
-    count: int | None = None
-    conditions: tuple[int, ...] = ()
-    exchanges: tuple[tuple[tuple[int, int], ...], ...] = ()
-
-
-@attrs.frozen(eq=False)
 class Outline:
     """A plan as one graph.
 
@@ -90,6 +67,9 @@ class Outline:
         where: where the slots' memories are at the end, as in `OutlineNode.where`.
         waits, signals: external events to wait for before all of it, and to signal
             after it.
+        limited: the items of the plan's top block that are, or come after, loops that
+            may fail by their limit.
+        limits: these loops, by the plan's numbers.
     """
 
     body: tuple[OutlineNode, ...]
@@ -97,6 +77,13 @@ class Outline:
     where: tuple[int, ...]
     waits: tuple[str, ...]
     signals: tuple[str, ...]
+    limited: frozenset[int] = frozenset()
+    limits: tuple[int, ...] = ()
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes and loops of the plan it has, those within loops left out."""
+        return sum(1 for _ in each_node(self.body))
 
 
 def outline(
@@ -104,6 +91,7 @@ def outline(
     scalars: Sequence[ScalarArgument] = (),
     *,
     has_loops: bool = True,
+    no_limits: str = "",
 ) -> Outline | tuple[Obstacle, ...]:
     """A plan as one graph, or all that keeps it from being one.
 
@@ -112,10 +100,13 @@ def outline(
         scalars: the run's, for loops that they count; where they are missing, such
             a loop is taken to run often.
         has_loops: whether the device can decide on a loop's end itself.
+        no_limits: why no loop may have a limit, if none may.
     """
     waits, signals, obstacles = external_events(plan)
     obstacles += calls_in_the_way(plan)
-    outliner = Outliner(plan, scalars, has_loops=has_loops)
+    if signals and not no_limits:
+        no_limits = "events of the caller's are signalled, which some must not be then"
+    outliner = Outliner(plan, scalars, has_loops=has_loops, no_limits=no_limits)
     nodes: list[OutlineNode] = []
     where, ends = outliner.add_block(
         plan.order.top, nodes, tuple(range(len(plan.slots))), ()
@@ -123,7 +114,21 @@ def outline(
     obstacles += outliner.obstacles.values()
     if obstacles:
         return tuple(obstacles)
-    return Outline(tuple(nodes), ends, where, waits, signals)
+    limited = with_branches(nodes)
+    places = limited.places
+    return Outline(
+        limited.body,
+        tuple(tuple(dict.fromkeys(places[p] for p in mine)) for mine in ends),
+        where,
+        waits,
+        signals,
+        frozenset(
+            item
+            for item, mine in enumerate(ends)
+            if not limited.after_limits.isdisjoint(mine)
+        ),
+        tuple(node.index for node in nodes if node.limit is not None),
+    )
 
 
 class Outliner:
@@ -135,11 +140,13 @@ class Outliner:
         scalars: Sequence[ScalarArgument],
         *,
         has_loops: bool,
+        no_limits: str,
     ) -> None:
         self.obstacles: dict[str, Obstacle] = {}
         self._plan = plan
         self._scalars = scalars
         self._has_loops = has_loops
+        self._no_limits = no_limits
         self._sizes: dict[Block, int] = {}
 
     def add_block(
@@ -232,7 +239,7 @@ class Outliner:
         count: int | None,
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Add a loop as a loop, with a turn for each arrangement of its buffers."""
-        reason = self._refusal(loop)
+        reason = self._refusal(loop, body)
         turns: list[tuple[OutlineNode, ...]] = []
         arrangements = [where]
         while not reason:
@@ -257,11 +264,20 @@ class Outliner:
         looked_at = tuple(one[condition] for one in arrangements)
         moved = tuple(_exchanges(one, where) for one in arrangements[1:])
         nodes.append(
-            OutlineNode(index, after, where, tuple(turns), None, looked_at, moved)
+            OutlineNode(
+                index,
+                after,
+                where,
+                tuple(turns),
+                None,
+                looked_at,
+                moved,
+                limit=loop.max_iterations,
+            )
         )
         return where, (len(nodes) - 1,)
 
-    def _refusal(self, loop: LaunchGraphLoop) -> str:
+    def _refusal(self, loop: LaunchGraphLoop, body: Block) -> str:
         if not self._has_loops:
             if loop.condition is not None:
                 return "a value decides on its end, and this device knows no loops"
@@ -269,12 +285,12 @@ class Outliner:
                 f"it comes to more than {MOST_UNROLLED_AT_ALL} nodes, and this device "
                 "knows no loops"
             )
-        if loop.max_iterations is not None:
-            return (
-                "what follows would have to be skipped after max_iterations="
-                f"{loop.max_iterations}, which only the host can do"
-            )
-        return ""
+        if loop.max_iterations is None:
+            return ""
+        reason = self._no_limits
+        if not reason and body.parent is not None and body.parent.loop >= 0:
+            reason = "the loop around it would have to end with it"
+        return f"max_iterations={loop.max_iterations}: {reason}" if reason else ""
 
     def _count(self, loop: LaunchGraphLoop) -> int | None:
         count = loop.count

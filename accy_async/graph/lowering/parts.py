@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from accy_async.graph.lowering.obstacle import CALL_IN_LOOP, Obstacle, calls_in_the_way
-from accy_async.graph.lowering.outline import Outline, OutlineNode, Outliner
+from accy_async.graph.lowering.outline import Outline, Outliner
+from accy_async.graph.lowering.outlinenode import OutlineNode
 from accy_async.graph.nodes import HostCall
 from accy_async.graph.order import HOST
 
@@ -33,6 +34,8 @@ TOO_SMALL = Obstacle(
     "",
     "its parts between calls on the host are too small for graphs to save time",
 )
+
+_NO_LIMITS = "what comes after it, calls on the host too, would have to be skipped"
 
 _LEAST_NODES = 4
 """Nodes for each graph, and each item awaited in one, below which nothing is won."""
@@ -106,7 +109,7 @@ def part_plan(
     part_of, count = _group(block)
     if not count:
         return tuple(calls_in_the_way(plan))
-    outliner = Outliner(plan, scalars, has_loops=has_loops)
+    outliner = Outliner(plan, scalars, has_loops=has_loops, no_limits=_NO_LIMITS)
     bodies: list[list[OutlineNode]] = [[] for _ in range(count)]
     where, ends = outliner.add_grouped(block, bodies, part_of)
     obstacles = [*_obstacles(plan), *outliner.obstacles.values()]

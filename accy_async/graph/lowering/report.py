@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from accy_async.graph.lowering.obstacle import Obstacle, several_devices
 from accy_async.graph.lowering.outline import Outline, outline
+from accy_async.graph.lowering.outlinenode import each_node
 from accy_async.graph.lowering.parts import (
     TOO_SMALL,
     Parting,
@@ -41,10 +42,10 @@ def lowering_report(
         return [*lines, f"  {several_devices(devices)}"]
     found = outline(plan)
     if isinstance(found, Outline):
-        loops = sum(1 for node in found.body if node.turns)
+        loops = sum(1 for node in each_node(found.body) if node.turns)
         within = f", {loops} of them loops" if loops else ""
         lines = [
-            f"can be lowered: to one device graph of {len(found.body)} nodes{within}"
+            f"can be lowered: to one device graph of {found.node_count} nodes{within}"
         ]
         stepped = obstacles(plan, has_loops=False) if loops else ()
         if stepped:

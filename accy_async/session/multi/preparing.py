@@ -112,7 +112,10 @@ def _parts_to_lower(
             without.add(part.device)
             continue
         outlined = outline(
-            part.plan, options.runtime_scalars, has_loops=capabilities.device_loops
+            part.plan,
+            options.runtime_scalars,
+            has_loops=capabilities.device_loops,
+            no_limits="what comes after it on other devices would have to be skipped",
         )
         if not isinstance(outlined, Outline):
             obstacles += outlined

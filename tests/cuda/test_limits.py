@@ -1,0 +1,286 @@
+"""Loops with a limit within CUDA graphs: what reaching it comes to, as node by node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accy_async.backends.cuda import context
+from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import GraphError
+from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions, Run
+from accy_async.graph.outcome import NodeSkipped
+from accy_async.session import Session, open_session
+from tests.cuda.playing import PlayingDriver, words
+from tests.cuda.test_loops import BODIES, KERNELS, countdown
+from tests.graphs.programs import Kernels, Program, cpu_kernels
+
+U32, LIMIT = DType.U32, 3
+ONE, THREE = ScalarArgument.u32(1), ScalarArgument.u32(3)
+ALWAYS = LaunchOptions(lowering="always")
+PLAIN = LaunchOptions(lowering="never")
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch: pytest.MonkeyPatch) -> PlayingDriver:
+    """What CUDA backends find."""
+    made = PlayingDriver(BODIES)
+    monkeypatch.setattr(context, "load_driver", lambda: made)
+    return made
+
+
+def limited(
+    kernels: Kernels, turns: int, *, carries: bool = False, second: int | None = None
+) -> LaunchGraphPlan:
+    """A loop of so many turns, what follows it and what does not.
+
+    Where there is a second loop beside it, something follows both.
+    """
+    b = LaunchGraphBuilder()
+    left, minus = countdown(b, turns)
+    x, y, aside = (b.scratch(name, U32, 3) for name in ("x", "y", "aside"))
+    b.fill(x, 1)
+    b.fill(y, 100)
+    with b.loop(
+        while_=left,
+        carries=[(x, y)] if carries else [],
+        max_iterations=LIMIT,
+        name="bounded",
+    ):
+        down = [left.read_write, left.read_write, minus.read]
+        b.kernel(kernels.add, down, [ONE], name="down")
+        b.kernel(kernels.add, [y.write, x.read, x.read], [THREE], name="twice")
+    b.kernel(kernels.add, [x.read_write, x.read, y.read], [THREE], name="after")
+    b.copy_out(x, b.host("x out", U32, 3), name="x to host")
+    b.fill(aside, 7, name="beside")
+    b.copy_out(aside, b.host("aside out", U32, 3), name="aside to host")
+    if second is not None:
+        more = b.scratch("more", U32, 1)
+        b.fill(more, second)
+        with b.loop(while_=more, max_iterations=LIMIT, name="second"):
+            uses = [more.read_write, more.read_write, minus.read]
+            b.kernel(kernels.add, uses, [ONE], name="more down")
+        b.copy_out(more, b.host("more out", U32, 1), name="more to host")
+        b.kernel(kernels.add, [aside.write, x.read, aside.read], [ONE], name="none")
+        b.kernel(kernels.add, [more.read_write, more.read, x.read], [ONE], name="both")
+        b.copy_out(more, b.host("both out", U32, 1), name="both to host")
+    return b.build()
+
+
+@attrs.frozen
+class Outcome:
+    """What became of a run."""
+
+    errors: dict[str, str]
+    states: dict[str, str]
+    arrays: dict[str, list[int]]
+
+
+async def outcome(
+    session: Session, plan: LaunchGraphPlan, options: LaunchOptions
+) -> tuple[Outcome, Run]:
+    arrays = {
+        slot.name: np.full(slot.shape, 9, np.uint32)
+        for slot in plan.slots
+        if slot.name.endswith(" out")
+    }
+    run = session.start(plan, arrays, options)
+    with contextlib.suppress(ExceptionGroup):  # looked at below, by its parts
+        await run
+    names = [node.name for node in plan.nodes] + [loop.name for loop in plan.loops]
+    found = Outcome(
+        {name: str(error) for name, error in run.errors.items()},
+        {name: run[name].state.value for name in names},
+        {name: array.tolist() for name, array in arrays.items()},
+    )
+    return found, run
+
+
+def compare(turns: int, **options: bool | int | None) -> Outcome:
+    """Run the plan lowered three times, and compare with what it is node by node."""
+
+    async def plainly() -> Outcome:
+        plan = limited(cpu_kernels(), turns, **options)  # type: ignore[arg-type]
+        async with open_session("cpu") as session:
+            return (await outcome(session, plan, PLAIN))[0]
+
+    async def main(expected: Outcome) -> None:
+        plan = limited(KERNELS, turns, **options)  # type: ignore[arg-type]
+        async with open_session("cuda") as session:
+            for _ in range(3):
+                found, run = await outcome(session, plan, ALWAYS)
+                assert run.statistics().is_lowered
+                assert found == expected
+        assert not any(session.live_objects().values())
+
+    expected = anyio.run(plainly)
+    anyio.run(main, expected)
+    return expected
+
+
+@pytest.mark.parametrize("carries", [False, True])
+@pytest.mark.parametrize("turns", [0, 1, LIMIT, LIMIT + 1, LIMIT + 4])
+def test_it_is_what_it_is_node_by_node(turns: int, carries: bool) -> None:
+    """Errors, what is skipped, and what is in the host's arrays."""
+    found = compare(turns, carries=carries)
+    fails = turns > LIMIT
+    assert set(found.errors) == ({"bounded"} if fails else set())
+    assert found.states["x to host"] == ("skipped" if fails else "finished")
+    assert found.arrays["aside out"] == [7] * 3
+
+
+@pytest.mark.parametrize("turns", [LIMIT, LIMIT + 1])
+@pytest.mark.parametrize("second", [LIMIT, LIMIT + 1])
+def test_what_comes_after_two_is_skipped_if_either_fails(
+    turns: int, second: int
+) -> None:
+    """And what comes after one of them only if that one does."""
+    found = compare(turns, second=second)
+    fails = {"bounded": turns > LIMIT, "second": second > LIMIT}
+    assert set(found.errors) == {name for name, failed in fails.items() if failed}
+    skipped = {name for name, state in found.states.items() if state == "skipped"}
+    assert ("both to host" in skipped) == any(fails.values())
+    assert ("more to host" in skipped) == fails["second"]
+    assert ("x to host" in skipped) == fails["bounded"]
+
+
+def chained(turns: int, following: int) -> LaunchGraphPlan:
+    """A loop with a limit that runs only where one before it has not failed."""
+    b = LaunchGraphBuilder()
+    left, minus = countdown(b, turns)
+    more = b.scratch("more", U32, 1)
+    add = KERNELS.add
+    with b.loop(while_=left, max_iterations=LIMIT, name="first"):
+        b.kernel(add, [left.read_write, left.read_write, minus.read], [ONE])
+    b.fill(more, following, name="between", after=("first",))
+    with b.loop(while_=more, max_iterations=LIMIT, name="second"):
+        b.kernel(add, [more.read_write, more.read_write, minus.read], [ONE])
+    b.copy_out(more, b.host("more out", U32, 1), name="to host")
+    return b.build()
+
+
+@pytest.mark.parametrize("turns", [LIMIT, LIMIT + 1])
+@pytest.mark.parametrize("following", [LIMIT, LIMIT + 1])
+def test_one_within_the_branch_of_another(turns: int, following: int) -> None:
+    """It says nothing where it did not run."""
+
+    async def main() -> None:
+        async with open_session("cuda") as session:
+            for number in range(3):
+                plan = chained(turns, following)
+                found, _ = await outcome(session, plan, ALWAYS)
+                first = turns > LIMIT
+                second = not first and following > LIMIT
+                expected = {"first"} if first else {"second"} if second else set()
+                assert set(found.errors) == expected, number
+                assert found.arrays["more out"] == [9 if first or second else 0]
+                assert found.states["second"] == (
+                    "skipped" if first else "failed" if second else "finished"
+                )
+
+    anyio.run(main)
+
+
+@pytest.mark.anyio
+async def test_a_node_that_is_awaited_by_itself_is_told_of() -> None:
+    """The first who looks finds out; the loop fails, what follows is skipped."""
+    plan = limited(KERNELS, LIMIT + 1)
+    arrays = {name: np.zeros(3, np.uint32) for name in ("x out", "aside out")}
+    async with open_session("cuda") as session:
+        for _ in range(3):
+            run = session.start(plan, arrays, ALWAYS)
+            with pytest.raises(NodeSkipped) as skipped:
+                await run["after"]
+            assert isinstance(skipped.value.__cause__, GraphError)
+            with pytest.raises(GraphError, match="after max_iterations=3"):
+                await run["bounded"]
+            await run["aside to host"]
+            with pytest.raises(ExceptionGroup):
+                await run
+
+
+@pytest.mark.anyio
+async def test_runs_that_are_repeated_fail_and_go_well_by_turns() -> None:
+    """`Session.run` from the third on is a launch and a wait, and yet tells."""
+    b = LaunchGraphBuilder()
+    given, minus = b.buffer("given", U32, 1), b.scratch("minus", U32, 1)
+    left = b.scratch("left", U32, 1)
+    b.fill(minus, 2**32 - 1)
+    b.copy(given, left)
+    with b.loop(while_=left, max_iterations=LIMIT, name="bounded"):
+        down = [left.read_write, left.read_write, minus.read]
+        b.kernel(KERNELS.add, down, [ONE])
+    b.copy_out(left, b.host("out", U32, 1))
+    plan = b.build()
+    out = np.zeros(1, np.uint32)
+    async with open_session("cuda") as session:
+        turns = session.allocate(1, U32)
+        prepared = await session.prepare(plan, {"given": turns, "out": out}, ALWAYS)
+        assert prepared.is_lowered
+        for count in (2, 4, 3, 5, 5, 1):
+            words(session.backend.buffer_address(turns.handle))[0] = count
+            for way in ("run", "prepared", "submitted"):
+                out[0] = 9
+                failed = await _fails(way, session, plan, prepared, turns, out)
+                assert failed == (count > LIMIT), (count, way)
+                assert out[0] == (9 if failed else 0)
+
+
+async def _fails(
+    way: str,
+    session: Session,
+    plan: LaunchGraphPlan,
+    prepared: Any,
+    turns: object,
+    out: np.ndarray,
+) -> bool:
+    bindings: Mapping[str, Any] = {"given": turns, "out": out}
+    try:
+        if way == "run":
+            await session.run(plan, bindings, ALWAYS)
+        elif way == "prepared":
+            await prepared.run()
+        else:
+            await prepared.submit().wait()
+    except ExceptionGroup as group:
+        (error,) = group.exceptions
+        assert isinstance(error, GraphError)
+        assert "'bounded'" in str(error)
+        return True
+    return False
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1), length=st.integers(1, 40))
+def test_random_graphs_within_their_limits(seed: int, length: int) -> None:
+    """Branches keep the order that the plan's edges say."""
+    program = Program(seed, length, KERNELS, has_hosts=False)
+    if program.has_external or "can be lowered" not in program.plan.explain():
+        return
+
+    async def main() -> None:
+        async with open_session("cuda") as session:
+            given = {
+                slot.name: session.allocate(slot.shape, U32)
+                for slot in program.plan.slots
+                if slot.name not in program.hosts
+                and not getattr(slot, "is_scratch", False)
+            }
+            options = LaunchOptions(runtime_scalars=program.scalars, lowering="always")
+            for _ in range(2):
+                expected = program.expected()
+                await session.run(program.plan, {**program.hosts, **given}, options)
+                for name, array in expected.items():
+                    np.testing.assert_array_equal(program.hosts[name], array, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "load_driver", lambda: PlayingDriver(BODIES))
+        anyio.run(main)
