@@ -7,7 +7,7 @@ from accy_async import FixedLaunch, KernelCallArtifact
 __all__ = ["MOST_NS", "PTX", "entry"]
 
 MOST_NS = 30_000_000_000
-"""``spin`` ends by itself after that long at most."""
+"""``spin`` and ``hold`` end by themselves after that long at most."""
 
 PTX = f"""
 .version 7.0
@@ -33,6 +33,29 @@ look:
     ret;
 }}
 
+.visible .entry hold(.param .u64 words, .param .u64 nanoseconds)
+{{
+    .reg .b64 %rd<6>; .reg .b32 %r<2>; .reg .pred %p<3>;
+    ld.param.u64 %rd1, [words];
+    ld.param.u64 %rd5, [nanoseconds];
+    min.u64 %rd5, %rd5, {MOST_NS};
+    mov.u32 %r1, 1;
+    st.volatile.global.u32 [%rd1+4], %r1;
+    mov.u64 %rd2, %globaltimer;
+look:
+    ld.volatile.global.u32 %r1, [%rd1];
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra through;
+    mov.u64 %rd3, %globaltimer;
+    sub.u64 %rd4, %rd3, %rd2;
+    setp.lt.u64 %p2, %rd4, %rd5;
+    @%p2 bra look;
+through:
+    mov.u32 %r1, 1;
+    st.volatile.global.u32 [%rd1+8], %r1;
+    ret;
+}}
+
 .visible .entry count(.param .u64 words)
 {{
     .reg .b64 %rd<3>; .reg .b32 %r<3>;
@@ -46,7 +69,14 @@ look:
 }}
 """
 
-_ARGUMENTS = {"noop": (2, 1), "spin": (0, 1), "count": (1, 0)}
+_ARGUMENTS = {
+    "noop": (2, 1),
+    "spin": (0, 1),  # for so many nanoseconds, a u64
+    # h[1] = 1, until h[0] is not 0 or so long, h[2] = 1: words of the host's memory at
+    # a u64, and nanoseconds
+    "hold": (0, 2),
+    "count": (1, 0),
+}
 
 
 def entry(name: str) -> KernelCallArtifact:

@@ -16,10 +16,10 @@ from accy_async.backends.cuda.conditions import BEGIN, SWAP
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import AccyError
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
-from accy_async.graph.builder import GraphBuffer
 from accy_async.session import open_session
 from tests.cuda.playing import Kernel, PlayingDriver, words
 from tests.graph.graphs import kernel_entry
+from tests.graphs.limits import countdown
 from tests.graphs.programs import Kernels, Program
 
 PTX = """.version 7.0
@@ -85,14 +85,6 @@ def run(plan: LaunchGraphPlan, arrays: dict[str, np.ndarray], times: int = 1) ->
                 assert (await session.run(plan, arrays, ALWAYS)).is_lowered
 
     anyio.run(main)
-
-
-def countdown(b: LaunchGraphBuilder, turns: int) -> tuple[GraphBuffer, GraphBuffer]:
-    """A word that a loop counts down to 0, and what it is counted down by."""
-    left, minus = b.scratch("left", U32, 1), b.scratch("minus", U32, 1)
-    b.fill(left, turns)
-    b.fill(minus, 2**32 - 1)
-    return left, minus
 
 
 @pytest.mark.parametrize("turns", range(5))

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from accy_async.dtypes import DType, ScalarArgument
+from accy_async.errors import GraphError
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions
 from accy_async.graph.lowering.parts import part_plan
 from accy_async.session import Session
 from tests.gpu import native
 from tests.gpu.sessions import on_gpu
 from tests.gpu.test_graphs import cuda_kernels
+from tests.graphs.limits import LIMIT, limited, outcome
 from tests.graphs.programs import Program
 from tests.graphs.starting import start_program
 
@@ -116,6 +118,67 @@ def test_calls_see_what_was_copied_before_them_and_change_what_comes(loop: str) 
 
 
 MOST = 4096
+
+
+@LOOPS
+@pytest.mark.parametrize("carries", [False, True])
+@pytest.mark.parametrize("second", [None, LIMIT, LIMIT + 1])
+def test_loops_with_limits_are_as_node_by_node(
+    loop: str, carries: bool, second: int | None
+) -> None:
+    """Errors, what is skipped, and what is in the host's arrays; run after run."""
+
+    async def work(session: Session) -> None:
+        for turns in (0, 2, LIMIT, LIMIT + 1, 2 * LIMIT):
+            plan = limited(cuda_kernels(), turns, carries=carries, second=second)
+            plain = LaunchOptions(lowering="never")
+            expected, _ = await outcome(session, plan, plain)
+            assert ("bounded" in expected.errors) == (turns > LIMIT)
+            for _ in range(3):
+                found, run = await outcome(session, plan, ALWAYS)
+                assert run.statistics().is_lowered
+                assert found == expected
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_a_limit_that_is_reached_now_and_then(loop: str) -> None:
+    """The same graph again and again, through each of the ways to run it."""
+    b = LaunchGraphBuilder()
+    given, minus = b.buffer("given", U32, 1), b.scratch("minus", U32, 1)
+    left = b.scratch("left", U32, 1)
+    b.fill(minus, 2**32 - 1)
+    b.copy(given, left)
+    with b.loop(while_=left, max_iterations=1000, name="bounded"):
+        uses = [left.read_write, left.read_write, minus.read]
+        b.kernel(cuda_kernels().add, uses, [ScalarArgument.u32(1)])
+    b.copy_out(left, b.host("out", U32, 1))
+    plan, out = b.build(), np.zeros(1, np.uint32)
+
+    async def work(session: Session) -> None:
+        turns = session.allocate(1, U32)
+        bindings = {"given": turns, "out": out}
+        prepared = await session.prepare(plan, bindings, ALWAYS)
+        ways: list[Callable[[], Awaitable[object]]] = [
+            lambda: session.run(plan, bindings, ALWAYS),
+            prepared.run,
+            lambda: prepared.submit().wait(),
+        ]
+        for count in (2, 1000, 1001, 5, 5000, 1, 1001):
+            await session.write(turns, np.array([count], np.uint32))
+            for way in ways:
+                out[0] = 9
+                if count <= 1000:
+                    await way()
+                    assert out[0] == 0
+                    continue
+                with pytest.raises(ExceptionGroup) as caught:
+                    await way()
+                assert caught.group_contains(GraphError, match="max_iterations=1000")
+                assert out[0] == 9
+
+    on_gpu(loop, work)
 
 
 def test_c63_new_buffers_each_time() -> None:
