@@ -10,6 +10,7 @@ from accy_async.dtypes import DType
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.lowering import Obstacle, Outline, OutlineNode, outline
 from tests.graph.graphs import kernel_entry
+from tests.graphs.limits import LIMIT, limited
 from tests.graphs.parts import diamond
 from tests.graphs.programs import Program, named_kernels
 
@@ -119,7 +120,8 @@ def test_what_is_in_the_way_is_told_by_name() -> None:
     b.kernel(ONE, [x], name="first")
     with b.loop(count=2, name="twice"):
         b.kernel(ONE, [x], name="within", wait="go")
-    with b.loop(while_=flag, max_iterations=3, name="bounded"):
+    bounded = b.loop(while_=flag, max_iterations=3, name="bounded")
+    with b.loop(count=2, name="around"), bounded:
         b.kernel(ONE, [flag], name="down")
     with b.loop(while_=flag, carries=[(x, y)], name="carrying"):
         b.kernel(ONE, [x], name="again")
@@ -127,7 +129,46 @@ def test_what_is_in_the_way_is_told_by_name() -> None:
     assert set(found) == {"call", "go", "bounded"}
     assert "interpreter lock" in found["call"]
     assert "within a loop" in found["go"]
-    assert "max_iterations=3" in found["bounded"]
+    assert found["bounded"] == (
+        "max_iterations=3: the loop around it would have to end with it"
+    )
+
+
+def test_what_comes_after_the_same_limits_is_one_branch() -> None:
+    """In the order of the plan's edges; a verdict is told behind its loop."""
+    plan = limited(named_kernels(), 1, second=1)
+    found = outlined(plan)
+    names = [node.name for node in plan.nodes]
+    branches = {node.unless: node for node in found.body if node.branch}
+    assert set(branches) == {(0,), (1,), (0, 1)}
+    within = {
+        loops: [names[one.index] for one in node.branch]
+        for loops, node in branches.items()
+    }
+    assert within[0,][:2] == ["after", "x to host"]
+    assert within[1,] == ["more to host"]
+    assert "both" in within[0, 1]
+    for place, node in enumerate(found.body):
+        assert all(before < place for before in node.after)
+        if node.tells:
+            (loop,) = node.after
+            assert found.body[loop].limit == LIMIT
+    assert found.limits == (0, 1)
+    items = [plan.order.item_of[names.index(name)] for name in ("after", "beside")]
+    assert [item in found.limited for item in items] == [True, False]
+    assert found.node_count == len(plan.order.top)
+
+
+def test_external_events_are_not_signalled_where_a_limit_is_reached() -> None:
+    """Node by node they are not, and in a graph they would be."""
+    b = LaunchGraphBuilder()
+    x, flag = b.scratch("x", U32, 1), b.scratch("flag", U32, 1)
+    b.external_event("done")
+    b.fill(flag, 1)
+    with b.loop(while_=flag, max_iterations=3, name="bounded"):
+        b.kernel(ONE, [flag], name="down")
+    b.fill(x, 1, name="after", after=("bounded",), signal="done")
+    assert "signalled" in refusals(b.build())["bounded"]
 
 
 @pytest.mark.parametrize("carries", [False, True])

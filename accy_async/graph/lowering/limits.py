@@ -52,26 +52,24 @@ def with_branches(nodes: Sequence[OutlineNode]) -> Limited:
     body: list[OutlineNode] = []
     places = [-1] * len(nodes)
     for group in _in_order(nodes, before, members):
-        if group[0] in members.get(before[group[0]], ()):
-            outer = (p for at in group for p in nodes[at].after if p not in group)
-            after = tuple(dict.fromkeys(places[p] for p in outer))
-            node = OutlineNode(
-                nodes[group[0]].index,
-                after,
-                nodes[group[0]].where,
-                branch=_told(nodes, group),
-                unless=tuple(nodes[p].index for p in sorted(before[group[0]])),
+        first, mine = nodes[group[0]], set(group)
+        outer = (p for at in group for p in nodes[at].after if p not in mine)
+        after = tuple(dict.fromkeys(places[p] for p in outer))
+        place = len(body)
+        if loops := before[group[0]]:
+            unless = tuple(nodes[p].index for p in sorted(loops))
+            branch = _told(nodes, group)
+            body.append(
+                OutlineNode(
+                    first.index, after, first.where, branch=branch, unless=unless
+                )
             )
-            for at in group:
-                places[at] = len(body)
-            body.append(node)
-        else:
-            (at,) = group
-            places[at] = len(body)
-            after = tuple(dict.fromkeys(places[p] for p in nodes[at].after))
-            body.append(attrs.evolve(nodes[at], after=after))
-            if nodes[at].limit is not None:
-                body.append(_tells(nodes[at], len(body) - 1))
+        else:  # one by itself
+            body.append(attrs.evolve(first, after=after))
+            if first.limit is not None:
+                body.append(_tells(first, place))
+        for at in group:
+            places[at] = place
     limited = {at for at, node in enumerate(nodes) if before[at] or node.limit}
     return Limited(tuple(body), tuple(places), frozenset(limited))
 
