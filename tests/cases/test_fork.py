@@ -9,7 +9,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import os, sys, warnings
+import os, sys, threading, warnings
 import anyio
 import accy_async.backends  # importing opens nothing
 from accy_async.errors import ForkedProcess
@@ -75,7 +75,21 @@ def misuse():
     fresh()
 
 
+held, go_on = threading.Event(), threading.Event()
+
+
+def hold():
+    with backend._lock:
+        held.set()
+        go_on.wait()
+
+
+holder = threading.Thread(target=hold)  # whom the child never sees let go
+holder.start()
+held.wait()
 in_child(misuse)
+go_on.set()
+holder.join()
 assert backend.is_healthy and backend.is_alive(kept)
 use(backend)
 if sys.argv[1] == "recording":

@@ -69,8 +69,7 @@ class BackendCore(BackendHooks):
         self.kind = kind
         self.grace_s = grace_s
         self.serial = next(_serials)  # in which order locks of several are taken
-        self._lock = threading.RLock()
-        self._makers = Makers(self._lock, lambda: self._is_closed, self._after_makers)
+        self._renew_lock()
         self._origin = Origin(self.capabilities.identity, self)
         self._table = ResourceTable(kind, self._free, self._origin)
         self._reaper = Reaper(self._table)
@@ -94,6 +93,10 @@ class BackendCore(BackendHooks):
         self._is_closed = False
         self._is_forked = False
         _BACKENDS.add(self)
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
+        self._makers = Makers(self._lock, lambda: self._is_closed, self._after_makers)
 
     def _find_for_launch(self, handle: Handle) -> Resource | None:
         """The object of a handle in a launch; None for one to be taken on trust."""
@@ -245,7 +248,7 @@ def _refuse_in_child() -> None:
     for backend in _BACKENDS:
         backend._is_forked = True  # noqa: SLF001 - this module's own class
         backend._table.renew_epoch()  # noqa: SLF001
-        backend._lock = threading.RLock()  # noqa: SLF001 - a thread may have held it
+        backend._renew_lock()  # noqa: SLF001 - a thread may have held it
 
 
 if hasattr(os, "register_at_fork"):
