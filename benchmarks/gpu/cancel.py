@@ -7,8 +7,8 @@ grace: nothing of ours can stop it, and the exit must not wait for it. It spins 
 the session was left, after a look at whether the kernel is still spinning. So the exit
 is the one beside a kernel of 30 s, and the benchmark does not take as long.
 
-A process that ends while a kernel spins is another matter: that the driver decides. How
-long it holds the process up is measured with a kernel that nobody ends, of 4 s.
+A process that ends while a kernel spins is another matter, which the driver decides.
+How long its end takes is measured beside a kernel of 4 s that nobody ends.
 """
 
 from __future__ import annotations
