@@ -42,6 +42,8 @@ __all__ = [
     "optional",
     "refuse_masked",
     "text",
+    "to_integer",
+    "to_integers",
     "to_tuple",
     "tuple_of",
 ]
@@ -267,6 +269,22 @@ def is_index(value: object, count: int) -> bool:
         return 0 <= operator.index(value) < count  # type: ignore[arg-type]
     except TypeError:
         return False
+
+
+def to_integer(value: Any) -> Any:  # noqa: ANN401 - what is none is handed on
+    """Converter: an integer of any library as Python's own; anything else unchanged."""
+    if type(value) is int or isinstance(value, bool):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def to_integers(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - as above
+    """Converter: as `to_tuple`, with the members of `to_integer`."""
+    members: Any = to_tuple(value)
+    return tuple(map(to_integer, members)) if isinstance(members, tuple) else members
 
 
 def is_masked(array: object) -> bool:

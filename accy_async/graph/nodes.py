@@ -25,6 +25,8 @@ from accy_async.values import (
     integer,
     optional,
     text,
+    to_integer,
+    to_integers,
     to_tuple,
     tuple_of,
 )
@@ -59,7 +61,8 @@ _PRIORITY = integer(-(2**31), 2**31 - 1)
 
 
 def _shape(value: int | Sequence[int]) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else to_tuple(value)
+    value = to_integer(value)
+    return (value,) if isinstance(value, int) else to_integers(value)
 
 
 def _check_shape(

@@ -19,7 +19,7 @@ from accy_async.errors import (
 )
 from accy_async.observe.protocol import phase
 from accy_async.session.core import SessionCore
-from accy_async.values import refuse_masked
+from accy_async.values import refuse_masked, to_integer, to_integers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -45,11 +45,7 @@ class SessionArrays(SessionCore):
             SessionClosed: the session is not open.
         """
         self._check("allocate")
-        if isinstance(shape, int):
-            extents: tuple[int, ...] = (shape,)
-        else:
-            extents = extents_of(shape)
-        return DeviceArray.allocate(self.backend, extents, dtype)
+        return DeviceArray.allocate(self.backend, extents_of(shape), dtype)
 
     async def upload(
         self,
@@ -185,14 +181,17 @@ class SessionArrays(SessionCore):
 
 
 def extents_of(shape: object) -> tuple[int, ...]:
-    """A shape's extents.
+    """A shape's extents; those of an integer are one dimension's.
 
     Raises:
         InvalidType: it is no sequence.
     """
+    shape = to_integer(shape)
+    if isinstance(shape, int):
+        return (shape,)
     if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)):
         raise InvalidType("shape", shape, "an integer, or a sequence of them")
-    return tuple(shape)
+    return to_integers(shape)
 
 
 def _element_type(host: NDArray[np.generic], dtype: DType | None) -> DType:

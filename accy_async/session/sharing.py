@@ -106,7 +106,7 @@ class SessionSharing(SessionArrays):
             SessionClosed: the session is not open.
         """
         self._check("adopt_memory")
-        extents = (shape,) if isinstance(shape, int) else extents_of(shape)
+        extents = extents_of(shape)
         return adopt_memory(
             self.backend, address, extents, dtype,
             owner=owner, is_read_only=read_only, stream=stream,

@@ -12,6 +12,7 @@ import accy_async
 from accy_async import DType
 from accy_async.backends import RecordingBackend
 from accy_async.errors import GraceExpired, InvalidType
+from accy_async.graph import BufferSlot
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -28,8 +29,20 @@ def test_an_expired_grace_is_the_same_elsewhere(protocol: int) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("shape", [None, 3.5, np.int64(3), "3", b"3", {3}])
+@pytest.mark.parametrize("shape", [None, 3.5, np.float32(3), True, "3", b"3", {3}])
 async def test_a_shape_that_is_none_is_refused_as_such(shape: object) -> None:
     async with accy_async.open_session(RecordingBackend()) as session:
         with pytest.raises(InvalidType, match="shape"):
             session.allocate(shape, DType.F32)  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_extents_that_numpy_has_computed_are_integers_too() -> None:
+    """As ``np.prod(shape)`` is one; they are kept as Python's own."""
+    extent = np.prod((3, 4))
+    async with accy_async.open_session(RecordingBackend()) as session:
+        for shape in (extent, (extent,), [extent]):
+            array = session.allocate(shape, DType.F32)  # type: ignore[arg-type]
+            assert array.shape == (12,)
+            assert type(array.shape[0]) is int
+    assert BufferSlot("x", DType.F32, extent) == BufferSlot("x", DType.F32, 12)  # type: ignore[arg-type]
