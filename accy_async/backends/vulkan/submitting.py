@@ -73,7 +73,8 @@ class VulkanSubmitting(VulkanFinishing):
             if operation.is_ready and not on.blocked_at:
                 self._pump()
             return
-        self._hand_over(on, operation)
+        with self._recovering():
+            self._hand_over(on, operation)
         if not self._gathering or on.queue.is_full:
             self._flush(operation, on)
         if self._stalled:
@@ -100,17 +101,28 @@ class VulkanSubmitting(VulkanFinishing):
         ):
             stream.end_with(position)
         else:
-            try:
-                launch_on(stream, launch, position, guard, recorder)
-            except BaseException as error:
-                self._end_refused(error)
-                stream.end_with(position)
-                self._check_loss(error)
-                raise
+            with self._recovering():
+                try:
+                    launch_on(stream, launch, position, guard, recorder)
+                except BaseException as error:
+                    self._end_refused(error)
+                    stream.end_with(position)
+                    self._check_loss(error)
+                    raise
         if not self._gathering or stream.queue.is_full:
             self._flush(None, stream)
         if self._stalled:
             self._pump()
+
+    @contextmanager
+    def _recovering(self) -> Iterator[None]:
+        """A block that records; where it fails, what others recorded is submitted."""
+        try:
+            yield
+        except BaseException:
+            if not self._gathering and self._lost is None:
+                self._pump()
+            raise
 
     def _hand_over(
         self, stream: VulkanStream, operation: Operation, *, is_late: bool = False
@@ -156,18 +168,22 @@ class VulkanSubmitting(VulkanFinishing):
     def _flush_queues(
         self, operation: Operation | None = None, stream: VulkanStream | None = None
     ) -> None:
+        refusal: BaseException | None = None
         while self._opened:
             queue = self._opened[0]
             try:
                 queue.flush()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised when all are flushed
                 self._end_refused(error)
                 self._check_loss(error)
-                raise
+                refusal = refusal or error
+                continue
             if self.is_debugging:
                 self._await_now(queue, operation, stream)
             if not queue.long:  # else the hub is at it
                 self._relieve(queue)
+        if refusal is not None:
+            raise refusal
 
     def _pump(self) -> None:
         """Hand over whatever of what was kept has its turn now.
