@@ -60,6 +60,10 @@ H200 with driver 580."""
 _NativeLaunch = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 
 _NativeQuery = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_NativeGraphLaunch = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2)
+_NativeWrite = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint
+)
 
 
 @attrs.frozen
@@ -87,8 +91,7 @@ class FakeDriver:
         queues: what the environment said when the context was made.
         ending_captures: calls that ended what others were capturing.
         keeps_launches: False to count launches only.
-        tells_addresses: True to say where ``cuLaunchKernelEx`` and ``cuStreamQuery``
-            are, for machine code.
+        tells_addresses: True to say where the functions are that machine code calls.
         values: the first argument of each launch from there.
         devices: how many there are.
     """
@@ -106,6 +109,12 @@ class FakeDriver:
             b"cuLaunchKernelEx": _NativeLaunch(self._launch_natively),
             b"cuStreamQuery": _NativeQuery(
                 lambda stream: int(self.cuStreamQuery(stream)[0])
+            ),
+            b"cuGraphLaunch": _NativeGraphLaunch(
+                lambda *arguments: int(self.cuGraphLaunch(*arguments)[0])
+            ),
+            b"cuStreamWriteValue64": _NativeWrite(
+                lambda *arguments: int(self.cuStreamWriteValue64(*arguments)[0])
             ),
         }
         self.mode = threading.local()

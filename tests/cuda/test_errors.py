@@ -214,6 +214,10 @@ def scenario(driver: FakeDriver, failing: str | None, code: int) -> None:
         backend.close()
 
 
+ASKING_NO_DEVICE = {"cuGetErrorName", "cuGetErrorString", "cuGetProcAddress"}
+"""Calls after whose failure all goes on as it would without."""
+
+
 def calls_of_the_scenario() -> list[str]:
     driver = FakeDriver()
     with pytest.MonkeyPatch.context() as patch:
@@ -221,8 +225,7 @@ def calls_of_the_scenario() -> list[str]:
 
         patch.setattr(context, "load_driver", lambda: driver)
         scenario(driver, None, 0)
-    # What looks up the words of an error cannot fail but into words.
-    return sorted(set(driver.calls) - {"cuGetErrorName", "cuGetErrorString"})
+    return sorted(set(driver.calls) - ASKING_NO_DEVICE)
 
 
 DISPENSABLE = {

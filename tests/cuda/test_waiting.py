@@ -11,6 +11,7 @@ from accy_async.backends import StreamHandle
 from accy_async.backends.cuda import CudaBackend, asking
 from accy_async.backends.cuda.scanner import NativeScanner
 from accy_async.backends.cuda.timeline import CudaTimeline
+from accy_async.errors import DeviceError
 from tests.cuda.fake import FakeDriver
 from tests.cuda.test_launching import prepare
 
@@ -88,6 +89,22 @@ async def test_a_quick_wait_that_was_none_is_told_by_a_flag(
     assert not line.is_quick
     backend.submit_launch(prepare(backend, []), stream)
     await backend.wait_stream(stream)
+    assert driver.calls["cuStreamWriteValue64"] == 2
+
+
+@pytest.mark.anyio
+async def test_a_flag_that_is_refused_is_told(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    stream = quick_stream(backend)
+    line = cast("CudaTimeline", backend._stream(stream).timeline)
+    line.is_quick = False
+    driver.answers["cuStreamWriteValue64"] = [1]
+    with pytest.raises(DeviceError, match="cuStreamWriteValue64"):
+        await backend.wait_stream(stream)
+    backend.submit_launch(prepare(backend, []), stream)
+    await backend.wait_stream(stream)
+    assert line.reached == line.submitted == 2
     assert driver.calls["cuStreamWriteValue64"] == 2
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from accy_async.backends.base import Backend
 from accy_async.backends.cleanup import do_all
 from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging
 from accy_async.backends.cuda.graphparameters import NodeUpdates
+from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.devicegraph import GraphRecord, walk
 from accy_async.backends.hooks import GraphState, StreamState
 from accy_async.backends.journal import Label
@@ -54,6 +55,8 @@ class CudaGraph(GraphState):
         stores: of each event that a node records, what is in the host's arrays by
             then: the pinned memory, and whether no node behind the event writes it.
         work: the launches in it, for the journal.
+        launch: launches it on a stream and returns the driver's code; None before it
+            is launched first.
     """
 
     def __init__(self, request: GraphRequest) -> None:
@@ -65,6 +68,7 @@ class CudaGraph(GraphState):
         self.counters: DeviceMemory | None = None
         self.stores: list[list[tuple[Staging, bool]]] = []
         self.work: tuple[Label, ...] = ()
+        self.launch: Callable[[CudaStream], int] | None = None
 
 
 class CudaGraphs(Backend):
@@ -136,13 +140,38 @@ class CudaGraphs(Backend):
                 np.copyto(staging.block, staging.array_bytes)
         position = stream.timeline.advance()
         self._context.make_current()
-        (result,) = self._driver.cuGraphLaunch(mine.executable, on.native)
-        if result != 0:
-            raise self._blame(result, "cuGraphLaunch", stream)
+        code = (mine.launch or self._launching(mine))(on)
+        if code:
+            raise self._blame(self._driver.CUresult(code), "cuGraphLaunch", stream)
         on.journal.note(position, mine.work)
         if mine.staging or mine.events:
             self._after_launch(mine, on, position)
         return position
+
+    def _launching(self, graph: CudaGraph) -> Callable[[CudaStream], int]:
+        """What makes the driver's call for a graph; returns its code."""
+        plain, executable = self._driver.cuGraphLaunch, graph.executable
+        call: Any = None
+        if self._graph_launch_address is not None:
+            call = make_thunk(self._graph_launch_address, int(executable), 0, 0, None)
+        if call is None:
+            return lambda on: int(plain(executable, on.native)[0])
+        record = call.record
+
+        def launch(on: CudaStream) -> int:
+            record.second = on.number
+            code: int = call()
+            return code
+
+        graph.launch = launch
+        return launch
+
+    @cached_property
+    def _graph_launch_address(self) -> int | None:
+        """Where the driver's function is; None where the bindings' is to be called."""
+        if self.is_debugging:
+            return None
+        return address_of(self._driver, "cuGraphLaunch")
 
     def _after_launch(self, graph: CudaGraph, on: CudaStream, position: int) -> None:
         """Have what the graph copies out stored, and its events known as recorded."""
@@ -164,6 +193,7 @@ class CudaGraphs(Backend):
         """Destroy what there is of a graph; nothing of it may be in use."""
         driver, check = self._driver, self._context.check
         executable, graph.executable = graph.executable, None
+        graph.launch = None
         native, graph.native = graph.native, None
         counters, graph.counters = graph.counters, None
         for staging in graph.staging.values():

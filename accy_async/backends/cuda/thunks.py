@@ -158,7 +158,8 @@ def make_thunk(
         keep: whose memory they are the addresses of; kept alive with the thunk.
 
     Returns:
-        None where this system cannot run thunks.
+        None where this system cannot run thunks. The function has a ``record``, whose
+        arguments may be changed.
     """
     try:
         thunk = _PAGES.take()
@@ -169,4 +170,5 @@ def make_thunk(
     record.callee = callee
     call: Any = _Function(address)
     call.loan = _Loan(thunk, keep)
+    call.record = record
     return call  # type: ignore[no-any-return]

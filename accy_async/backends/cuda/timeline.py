@@ -61,6 +61,7 @@ class CudaTimeline(Timeline):
         is_quick: whether the last wait ended within a turn of its loop, or soon after.
         ask: asks the driver again and again for a moment, and returns its last answer;
             None until somebody needs it. The backend's.
+        write: has the stream write a position, and returns the driver's code; as above.
         armed: the position that the hub watches for; the hub's.
         bell: whose loop is rung then; the hub's.
         begun: since when its end is waited for already, for the next who waits; or 0.
@@ -86,6 +87,7 @@ class CudaTimeline(Timeline):
         "journal",
         "slot",
         "word_address",
+        "write",
     )
 
     def __init__(
@@ -112,6 +114,7 @@ class CudaTimeline(Timeline):
         self.is_quick = False
         self.begun = 0
         self.ask: Callable[[], int] | None = None
+        self.write: Callable[[int], int] | None = None
         self._finishers: deque[_Finisher] = deque()
         self._long_finishers = 0
         self._finishing = threading.Lock()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from accy_async.backends.cuda.asking import CudaAsking
@@ -12,6 +14,7 @@ from accy_async.backends.cuda.board import BUSY
 from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.objects import CudaStream
+from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.errors import AccyError, DeviceError, DeviceLost
 
@@ -65,7 +68,7 @@ class CudaWaiting(CudaAsking):
     def _close_stream(self, stream: CudaStream) -> None:
         """Forget a stream that is idle, and destroy it if it is ours."""
         line = stream.flags
-        line.ask = None
+        line.ask = line.write = None
         line.detach()
         self._hub.scanner.bar(line.slot)
         with self._questions:
@@ -122,9 +125,35 @@ class CudaWaiting(CudaAsking):
             if native is None or self._lost is not None:
                 return
             self._context.make_current()
-            answer = self._write_value(native, line.word_address, position, 0)
-            if answer[0]:
-                raise self._context.error(answer[0], "cuStreamWriteValue64")
+            code = (line.write or self._writing(line, native))(position)
+            if code:
+                result = self._driver.CUresult(code)
+                raise self._context.error(result, "cuStreamWriteValue64")
+
+    def _writing(self, line: CudaTimeline, native: Any) -> Callable[[int], int]:  # noqa: ANN401
+        """What has a stream write a position into its word; returns the code."""
+        word, write = line.word_address, self._write_value
+        call: Any = None
+        if self._write_address is not None:
+            call = make_thunk(self._write_address, int(native), word, 0, None)
+        if call is None:
+            return lambda position: int(write(native, word, position, 0)[0])
+        record = call.record
+
+        def write_natively(position: int) -> int:
+            record.third = position
+            code: int = call()
+            return code
+
+        line.write = write_natively
+        return write_natively
+
+    @cached_property
+    def _write_address(self) -> int | None:
+        """Where the driver's function is; None where the bindings' is to be called."""
+        if self.is_debugging:
+            return None
+        return address_of(self._driver, "cuStreamWriteValue64")
 
     def _query(self, line: CudaTimeline) -> bool:
         """True where the driver says that the stream is idle.
