@@ -171,10 +171,12 @@ def test_events_are_recorded_in_the_graph_and_stores_follow(
     assert backend.is_event_complete(event)
 
 
+@pytest.mark.parametrize("tells_addresses", [False, True])
 def test_a_launch_that_is_refused_is_told(
-    driver: FakeDriver, backend: CudaBackend
+    driver: FakeDriver, backend: CudaBackend, tells_addresses: bool
 ) -> None:
     """With the call and the driver's code; the next one works."""
+    driver.tells_addresses = tells_addresses
     parts = Parts(backend)
     graph = backend.create_graph(GraphRequest((GraphNode(parts.launch(parts.one)),)))
     driver.answers["cuGraphLaunch"] = [801, 1]
@@ -183,6 +185,30 @@ def test_a_launch_that_is_refused_is_told(
     with pytest.raises(DeviceError, match="cuGraphLaunch"):
         backend.launch_graph(graph)
     backend.launch_graph(graph)
+
+
+@pytest.mark.parametrize("tells_addresses", [False, True])
+def test_a_graph_is_launched_on_the_stream_that_it_is_given(
+    driver: FakeDriver,
+    backend: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    tells_addresses: bool,
+) -> None:
+    driver.tells_addresses = tells_addresses
+    parts, launched = Parts(backend), []
+
+    def launch(executable: object, stream: object) -> tuple[int]:
+        launched.append((int(executable), int(stream)))  # type: ignore[call-overload]
+        return (0,)
+
+    monkeypatch.setitem(driver._made, "cuGraphLaunch", launch)
+    graph = backend.create_graph(GraphRequest((GraphNode(parts.launch(parts.one)),)))
+    streams = [backend.create_stream() for _ in range(2)]
+    for stream in (*streams, *streams):
+        backend.launch_graph(graph, stream)
+    numbers = [int(backend._stream(one).native) for one in streams]  # type: ignore[attr-defined]
+    assert [stream for _, stream in launched] == 2 * numbers
+    assert len({executable for executable, _ in launched}) == 1
 
 
 def test_a_plan_with_calls_is_a_graph_for_each_part(driver: FakeDriver) -> None:
