@@ -6,6 +6,8 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.cuda.driver import check, load_driver
 
-__all__ = ["PTX", "Bare", "artifact", "run_cpp"]
+__all__ = ["PTX", "Bare", "artifact", "cpp_program", "run_cpp"]
 
 PTX = """
 .version 7.0
@@ -76,18 +78,34 @@ def artifact(name: str) -> KernelArtifact:
     )
 
 
-def run_cpp() -> tuple[float, float] | None:
-    """C++'s launch and synchronise, in microseconds: p50, p99; None without nvcc."""
+@contextmanager
+def cpp_program() -> Iterator[Callable[[], tuple[float, float]] | None]:
+    """C++'s launch and synchronise, compiled; a call runs it.
+
+    It returns microseconds: p50, p99. None without nvcc.
+    """
     if shutil.which("nvcc") is None:
-        return None
+        yield None
+        return
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder) / "empty.cu", Path(folder) / "empty"
         source.write_text(_CPP, encoding="utf-8")
         build = ["nvcc", "-O3", "-arch=native", "-o", str(program), str(source)]
         subprocess.run(build, check=True, capture_output=True)
-        ran = subprocess.run([str(program)], check=True, capture_output=True, text=True)
-    middle, late = ran.stdout.split()
-    return float(middle), float(late)
+
+        def run() -> tuple[float, float]:
+            command = [str(program)]
+            ran = subprocess.run(command, check=True, capture_output=True, text=True)
+            middle, late = ran.stdout.split()
+            return float(middle), float(late)
+
+        yield run
+
+
+def run_cpp() -> tuple[float, float] | None:
+    """`cpp_program`, once."""
+    with cpp_program() as run:
+        return None if run is None else run()
 
 
 class Bare:

@@ -8,6 +8,7 @@ that await events. Beneath each figure that has a target stands whether it is me
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -22,11 +23,16 @@ from accy_async.backends.cuda import CudaBackend
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.launch import PreparedLaunch
 from accy_async.dtypes import ScalarArgument
-from benchmarks.gpu.bare import Bare, artifact, run_cpp
+from benchmarks.gpu.bare import Bare, artifact, cpp_program
 from benchmarks.gpu.tables import verdict
 from benchmarks.gpu.ways import LONG_NS, LOOPS, Observer, quantile
 
-WAKES = 5000
+ROUNDS = 5
+"""In each of which every way to await an empty kernel has its turn."""
+
+WAKES = 1000
+"""Of each way in a round, after half as many that do not count."""
+
 LONG_WAKES = 60
 WAITERS = 1000
 STREAMS = 8
@@ -79,11 +85,11 @@ class Subject:
 async def _short(subject: Subject, launch: Callable[[], object]) -> list[float]:
     backend, stream = subject.backend, subject.stream
     taken = []
-    for number in range(WAKES + 500):
+    for number in range(WAKES * 3 // 2):
         begun = time.perf_counter_ns()
         launch()
         await backend.wait_stream(stream)
-        if number >= 500:
+        if number >= WAKES // 2:
             taken.append((time.perf_counter_ns() - begun) / 1000)
     return taken
 
@@ -91,11 +97,11 @@ async def _short(subject: Subject, launch: Callable[[], object]) -> list[float]:
 def _spinning(bare: Bare) -> list[float]:
     driver, stream = bare.driver, bare.stream
     taken = []
-    for number in range(WAKES + 500):
+    for number in range(WAKES * 3 // 2):
         begun = time.perf_counter_ns()
         bare.launch()
         driver.cuStreamSynchronize(stream)
-        if number >= 500:
+        if number >= WAKES // 2:
             taken.append((time.perf_counter_ns() - begun) / 1000)
     return taken
 
@@ -192,13 +198,8 @@ def _judge_waiters(late: list[float], threads: int) -> None:
     _say("the ticker's p99", verdict(found, MOST_TICK_LATE_US, "us late", digits=0))
 
 
-def main() -> None:
-    bare, subject = Bare(), Subject()
-    cpp = run_cpp()
-    print(f"{'launch and await an empty kernel, us':44} {'p50':>8} {'p99':>8}  ratios")
-    if cpp:
-        print(f"{'C++, launch and synchronise':44} {cpp[0]:8.1f} {cpp[1]:8.1f}")
-    _line("cuda.bindings, launch and synchronise", _spinning(bare), cpp)
+def _compare_short(bare: Bare, subject: Subject) -> None:
+    """Launch and await an empty kernel, each way in turn, and print what it took."""
     request, prepared = subject.request(), subject.prepared()
     backend, stream = subject.backend, subject.stream
     launches: dict[str, Callable[[], object]] = {
@@ -206,12 +207,34 @@ def main() -> None:
         "a prepared launch": lambda: backend.submit_launch(prepared, stream),
         "launch(request)": lambda: backend.launch(request),
     }
-    for name, launch in launches.items():
-        for loop in LOOPS:
-            taken = accy_async.run(_short, subject, launch, loop=loop)
-            _line(f"accy_async, {name}, {loop}", taken, cpp)
-            if name == BOUND and cpp:
-                _judge_short(loop, taken, cpp)
+    cpps: list[tuple[float, float]] = []
+    spun: list[float] = []
+    ours: dict[tuple[str, str], list[float]] = {}
+    with cpp_program() as run_cpp:
+        for _ in range(ROUNDS):
+            if run_cpp is not None:
+                cpps.append(run_cpp())
+            spun += _spinning(bare)
+            for name, launch in launches.items():
+                for loop in LOOPS:
+                    taken = accy_async.run(_short, subject, launch, loop=loop)
+                    ours.setdefault((name, loop), []).extend(taken)
+    cpp = None
+    if cpps:
+        middle, late = (statistics.median(found) for found in zip(*cpps, strict=True))
+        cpp = middle, late
+        print(f"{'C++, launch and synchronise':44} {middle:8.1f} {late:8.1f}")
+    _line("cuda.bindings, launch and synchronise", spun, cpp)
+    for (name, loop), taken in ours.items():
+        _line(f"accy_async, {name}, {loop}", taken, cpp)
+        if name == BOUND and cpp:
+            _judge_short(loop, taken, cpp)
+
+
+def main() -> None:
+    bare, subject = Bare(), Subject()
+    print(f"{'launch and await an empty kernel, us':44} {'p50':>8} {'p99':>8}  ratios")
+    _compare_short(bare, subject)
     print("\nafter a kernel of 10 ms: late, us (p50, p99), and busy, % of a core")
     for loop in LOOPS:
         late, share = accy_async.run(_long, subject, bare, loop=loop)
@@ -223,7 +246,7 @@ def main() -> None:
         _line(f"{loop}, idle", idle, None)
         _line(f"{loop}, beside the waits; {threads} threads more", busy, None)
         _judge_waiters(busy, threads)
-    backend.close()
+    subject.backend.close()
 
 
 if __name__ == "__main__":
