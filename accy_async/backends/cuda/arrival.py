@@ -57,11 +57,15 @@ class Arrival(Completion):
         self.looks_itself = looks_itself
 
     def rouse(self) -> None:
-        """Wake the task though the signal is not set; it can sleep again."""
+        """Wake the task though the signal is not set; it can sleep again.
+
+        On its loop's thread.
+        """
         with self._lock:
             waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            waiter.bell.post(waiter)
+        if waiter is not None and waiter.is_waiting:
+            waiter.is_waiting = False
+            waiter.wake()
 
 
 async def sleep(
