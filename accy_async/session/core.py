@@ -8,31 +8,24 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from accy_async.backends.loops import require_loop_of
 from accy_async.backends.owned import owned_backend
 from accy_async.backends.streampool import StreamPool
-from accy_async.errors import (
-    SessionClosed,
-)
 from accy_async.graph.executive import GraphExecutive
+from accy_async.session.openness import Openness
+from accy_async.session.statistics import SessionStatistics
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
     from accy_async.backends.base import Backend
-    from accy_async.backends.bell import Bell
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.handles import StreamHandle
     from accy_async.backends.timeline import Mark
     from accy_async.fragment.streams import FragmentStreams
     from accy_async.observe.protocol import Observer
 
-from accy_async.session.statistics import SessionStatistics
-
 __all__ = ["InFlight", "SessionCore", "harmless"]
 
 
-class SessionCore:
+class SessionCore(Openness):
     """What every part of a session stands on: its device, its state, its pools.
 
     Attributes:
@@ -58,6 +51,7 @@ class SessionCore:
         observer: Observer | None = None,
         title: str = "the session",
     ) -> None:
+        super().__init__()
         self.observer = observer
         self.title = title
         self._owner = backend.open_owner(title)
@@ -66,11 +60,8 @@ class SessionCore:
         self.max_streams = max_streams
         self.max_in_flight = max_in_flight
         self._is_owned = is_owned
-        self._state = "open"
         self._streams = StreamPool(backend, max_streams)
         self._runs = GraphExecutive(backend, self._streams, max_in_flight, grace_s)
-        self._group: TaskGroup | None = None
-        self._bell: Bell | None = None
         self._left_at = 0.0
         self._in_flight: deque[InFlight] = deque()
         self._launch_count = 0
@@ -83,11 +74,6 @@ class SessionCore:
     def capabilities(self) -> Capabilities:
         """What the device is and can do."""
         return self.backend.capabilities
-
-    @property
-    def is_open(self) -> bool:
-        """True until the session's block is left."""
-        return self._state == "open"
 
     @property
     def is_healthy(self) -> bool:
@@ -143,18 +129,6 @@ class SessionCore:
             await self.backend.wait_default_stream()
         else:
             await self.backend.wait_stream(stream)
-
-    def _check(self, call: str) -> None:
-        if self._state != "open":
-            raise SessionClosed(f"{call}: the session is {self._state}")
-
-    def _check_here(self, call: str) -> TaskGroup:
-        """The group of the session's tasks, which its own event loop alone may use."""
-        self._check(call)
-        assert self._group is not None
-        assert self._bell is not None
-        require_loop_of(self._bell, call)
-        return self._group
 
 
 def harmless(observer: Observer | None) -> Observer | None:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
 from accy_async.backends.base import SettleTimeout
 from accy_async.backends.cleanup import overtake, raise_together
-from accy_async.backends.loops import current_bell
 from accy_async.errors import DeviceLost, GraceExpired
-
-if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
 from accy_async.session.compiling import SessionCompiler
 from accy_async.session.fragments import SessionFragments
 from accy_async.session.launches import SessionLaunches
@@ -47,10 +41,6 @@ class Session(
         max_in_flight: pipeline launches in flight at most.
         observer: told of what happens, unless a call names another.
     """
-
-    def _begin(self, group: TaskGroup) -> None:
-        self._group = group
-        self._bell = current_bell()
 
     def _drain(self) -> None:
         """Take nothing new, and cancel what runs. Idempotent."""

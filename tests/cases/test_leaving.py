@@ -8,7 +8,6 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
-import trio.testing
 
 from accy_async import open_session
 from accy_async.artifact.geometry import FixedLaunch
@@ -20,21 +19,9 @@ from accy_async.backends.resources import Resource
 from accy_async.errors import DeviceError, GraceExpired, SessionClosed
 from accy_async.session import Session
 from tests.graphs.parts import KERNEL
+from tests.harness.clocks import on_jumping_clocks
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize(
-        "anyio_backend",
-        [
-            pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-            # A clock that jumps: there, how long an exit takes is exact.
-            pytest.param(
-                ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}),
-                id="trio",
-            ),
-        ],
-    ),
-]
+pytestmark = [pytest.mark.anyio, on_jumping_clocks]
 
 NOTHING = dict.fromkeys([kind.value for kind in ObjectKind], 0)
 

@@ -11,7 +11,6 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
-import trio.testing
 
 from accy_async import open_session
 from accy_async.backends import RecordingBackend
@@ -19,6 +18,7 @@ from accy_async.backends.owners import Owner
 from accy_async.errors import DeviceError, DeviceLost, GraceExpired
 from accy_async.pipeline import PipelineLaunch, allocate_pipeline_intermediates
 from accy_async.session import Session
+from tests.harness.clocks import on_jumping_clocks
 from tests.harness.scan_chain import ARGS, LAUNCH, PIPELINE, PTX, REGISTRY
 
 pytestmark = pytest.mark.anyio
@@ -96,15 +96,7 @@ def flat(error: BaseException | None) -> list[BaseException]:
     return [] if error is None else [error]
 
 
-@pytest.mark.parametrize(
-    "anyio_backend",
-    [
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(
-            ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}), id="trio"
-        ),
-    ],
-)
+@on_jumping_clocks
 async def test_a_session_with_a_stuck_stream_is_left_within_its_grace(
     anyio_backend_name: str,
 ) -> None:

@@ -8,29 +8,16 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
-import trio.testing
 
 from accy_async.errors import DeviceError, GraceExpired, RuntimeUnavailable
 from accy_async.pipeline import launch_pipeline
+from tests.harness.clocks import on_jumping_clocks
 from tests.harness.scenarios import LAUNCHES, Scenario, World
 from tests.harness.steps import cancel_scope, perform
 
 GRACE_S = 0.05
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize(
-        "anyio_backend",
-        [
-            pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-            # A clock that jumps: there, the bound on the exit is exact.
-            pytest.param(
-                ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}),
-                id="trio",
-            ),
-        ],
-    ),
-]
+pytestmark = [pytest.mark.anyio, on_jumping_clocks]
 
 WAITING = [
     one

@@ -11,16 +11,15 @@ import anyio
 import attrs
 
 from accy_async.backends.cleanup import overtake, raise_together
-from accy_async.backends.loops import current_bell, require_loop_of
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.graph.crossing import CrossingExecutive
+from accy_async.session.openness import Openness
 from accy_async.session.policy import DeviceLoad, PlacingPolicy, Work
 from accy_async.session.single import Session
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from accy_async.backends.bell import Bell
     from accy_async.backends.handles import Handle
     from accy_async.errors import DeviceLost
     from accy_async.observe.protocol import Observer
@@ -44,7 +43,7 @@ class DeviceHealth:
     loss: DeviceLost | None = None
 
 
-class MultiCore:
+class MultiCore(Openness):
     """What every part of a session over several devices stands on.
 
     Attributes:
@@ -63,6 +62,7 @@ class MultiCore:
         max_in_flight: int,
         observer: Observer | None = None,
     ) -> None:
+        super().__init__()
         self.grace_s = grace_s
         self.max_in_flight = max_in_flight
         self.observer = observer
@@ -71,9 +71,6 @@ class MultiCore:
         self._names = tuple(seat.backend.device for seat in seats)
         self._numbers = {seat.backend.origin: i for i, seat in enumerate(seats)}
         self._crossings: dict[tuple[int, ...], CrossingExecutive] = {}
-        self._state = "open"
-        self._group: TaskGroup | None = None
-        self._bell: Bell | None = None
         # Calls of the whole's fragments that are going on, on each device.
         self._calls = [0] * len(seats)
         # Which plans, pipelines and fragments ran where, by their identity.
@@ -107,11 +104,6 @@ class MultiCore:
             return self._seats[self._names.index(device)]
         known = ", ".join(self._names)
         raise InvalidValue("MultiSession.on.device", device, f"one of {known}")
-
-    @property
-    def is_open(self) -> bool:
-        """True until the session's block is left."""
-        return self._state == "open"
 
     @property
     def is_healthy(self) -> bool:
@@ -158,18 +150,6 @@ class MultiCore:
         return self._names[self._choose(work or Work(kind="data"), {})]
 
     # Within
-
-    def _check(self, call: str) -> None:
-        if self._state != "open":
-            raise SessionClosed(f"{call}: the session is {self._state}")
-
-    def _check_here(self, call: str) -> TaskGroup:
-        """The group of the session's tasks, which its own event loop alone may use."""
-        self._check(call)
-        assert self._group is not None
-        assert self._bell is not None
-        require_loop_of(self._bell, call)
-        return self._group
 
     def _number_of(self, handle: Handle) -> int | None:
         """The number of a handle's device; None for one that was made by hand."""
@@ -251,8 +231,7 @@ class MultiCore:
     # Its beginning and its end
 
     def _begin(self, group: TaskGroup) -> None:
-        self._group = group
-        self._bell = current_bell()
+        super()._begin(group)
         for seat in self._seats:
             seat._begin(group)  # noqa: SLF001 - seats are the whole's
 
