@@ -285,7 +285,8 @@ def _final(
         partials=scratch,
     )
     RowCode(a, plan, last, partials=a.partials, parts=layout.parts).write()
-    return a.step(_launches(a, plan, last), _tile(item, function, plan, last))
+    tile = _tile(item, function, plan, last, read=layout.parts)
+    return a.step(_launches(a, plan, last), tile)
 
 
 def _launches(a: Assembly, plan: RowPlan, layout: RowLayout) -> LaunchResourcePlan:
@@ -299,12 +300,18 @@ def _launches(a: Assembly, plan: RowPlan, layout: RowLayout) -> LaunchResourcePl
 
 
 def _tile(
-    item: WorkItem, function: Function, plan: RowPlan, layout: RowLayout
+    item: WorkItem,
+    function: Function,
+    plan: RowPlan,
+    layout: RowLayout,
+    *,
+    read: int | None = None,
 ) -> LaunchTile:
+    """A block's work; ``read`` elements of a row, all of its part's if None."""
     entry = plan.stages[0][0]
     operand, result = entry.operands[0], function.results[0]
     m = layout.rows_at_once or layout.rows_per_block
-    n = ceil_div(plan.extent, layout.parts)
+    n = ceil_div(plan.extent, layout.parts) if read is None else read
     is_reduction = item.kind is CompileLaunch.REDUCTION
     out = 1 if plan.row_results else n
     return LaunchTile(
