@@ -33,6 +33,7 @@ from accy_async.backends.contract.peers import Peers
 from accy_async.backends.contract.steps import Steps
 from accy_async.backends.contract.waits import Waits
 from accy_async.backends.hooks import EventState, GraphState, StreamState
+from accy_async.backends.loops import uninterrupted
 
 __all__ = [
     "DEFAULT_GRACE_S",
@@ -51,3 +52,7 @@ class Backend(Peers, Launches, Steps, Graphs, Waits, Ownership):
         kind: the kind of device.
         grace_s: how long cleanup waits for the device, in seconds.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        uninterrupted(cls)

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, overload
 
 from accy_async.backends.base import SettleTimeout
+from accy_async.backends.loops import uninterrupted
 from accy_async.errors import DeviceError, GraceExpired
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def do_all(what: str, steps: Iterable[Callable[[], object]]) -> None:
     raise_together(what, None, refused)
 
 
+@uninterrupted
 class Cleanup:
     """One exit: a bounded wait for the device, then destruction.
 

@@ -7,12 +7,13 @@ This is the one module that knows trio from asyncio; everything above it uses be
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 import types
 import weakref
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import sniffio
 import trio
@@ -21,7 +22,16 @@ from accy_async.backends.alarm import Alarm
 from accy_async.backends.bell import Bell, Waiter
 from accy_async.errors import WrongEventLoop
 
-__all__ = ["Bell", "Waiter", "current_bell", "require_loop_of"]
+__all__ = [
+    "Bell",
+    "Waiter",
+    "current_bell",
+    "interruptible",
+    "require_loop_of",
+    "uninterrupted",
+]
+
+_Kind = TypeVar("_Kind")
 
 
 def current_bell() -> Bell:
@@ -39,6 +49,38 @@ def current_bell() -> Bell:
         bell = _asyncio_bell(asyncio.get_running_loop())
     _HERE.bell = bell
     return bell
+
+
+def uninterrupted(what: _Kind) -> _Kind:
+    """Have trio raise its KeyboardInterrupt at the awaits of a function, not within.
+
+    Of a class: in all of its functions, its bases' among them. What they call is
+    covered as well, but for what `interruptible` is within. In the middle of an
+    operation that is given to a device an interrupt would leave a position on its
+    stream that nothing ever comes to. (asyncio makes a cancellation of the first
+    interrupt; for the second it has no such means.)
+    """
+    if not isinstance(what, type):
+        _protect(what)
+        return what
+    for kind in what.__mro__:
+        for function in vars(kind).values():
+            if isinstance(function, types.FunctionType):
+                _protect(function)
+    return what
+
+
+def interruptible(function: _Kind) -> _Kind:
+    """Have trio raise its KeyboardInterrupt anywhere in a function, as in a user's."""
+    trio.lowlevel.disable_ki_protection(cast("Callable[..., object]", function))
+    return function
+
+
+def _protect(function: object) -> None:
+    # Helpers of contextlib share their code with all others: what they wrap is meant.
+    trio.lowlevel.enable_ki_protection(
+        inspect.unwrap(cast("Callable[..., object]", function))
+    )
 
 
 def require_loop_of(bell: Bell, call: str) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from accy_async.backends.loops import uninterrupted
+
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import StreamHandle
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamPool"]
 
 
+@uninterrupted
 class StreamPool:
     """Streams of one backend: at most so many leased, and one more for sharing.
 

@@ -10,6 +10,7 @@ import anyio.lowlevel
 
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import Cleanup
+from accy_async.backends.loops import uninterrupted
 from accy_async.compiler.tracing.calls import counted, given
 from accy_async.errors import LaunchArgumentMismatch, SessionClosed
 from accy_async.fragment.arguments import take_array
@@ -52,6 +53,7 @@ class Tap(Protocol):
         """There will be none."""
 
 
+@uninterrupted
 class Invoker:
     """The lanes of one loaded fragment. For one event loop.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.loops import uninterrupted
 from accy_async.fragment.lanecall import LaneCall
 from accy_async.fragment.lanememory import LaneMemory
 from accy_async.fragment.memory import Buffers
@@ -62,6 +63,7 @@ _CALM = 2
 """Invocations in a row that change little, after which a lane lowers its graph."""
 
 
+@uninterrupted
 class Lane:
     """See the module.
 

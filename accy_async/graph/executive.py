@@ -18,6 +18,7 @@ import anyio.lowlevel
 
 from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.handles import EventHandle
+from accy_async.backends.loops import uninterrupted
 from accy_async.backends.nativecancel import after_first_step
 from accy_async.errors import GraceExpired, InvalidType
 from accy_async.graph.bindings import Binding, Memory, adopt_bindings, check_bindings
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["GraphExecutive"]
 
 
+@uninterrupted
 class GraphExecutive:
     """Runs plans on one device.
 

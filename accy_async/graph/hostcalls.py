@@ -10,11 +10,13 @@ from typing import cast
 import anyio
 
 from accy_async.backends.completion import run_abandonable
+from accy_async.backends.loops import interruptible
 from accy_async.graph.outcome import HostCallFailed
 
 __all__ = ["call_host", "lost_call"]
 
 
+@interruptible
 async def call_host(function: Callable[[], object], name: str) -> None:
     """Call a function: an async one here, another on a thread.
 

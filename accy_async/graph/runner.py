@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 import numpy as np
 
+from accy_async.backends.loops import uninterrupted
 from accy_async.backends.nativecancel import after_first_step
 from accy_async.backends.timeline import Mark
 from accy_async.graph.hostcalls import call_host, lost_call
@@ -61,6 +62,7 @@ class _News:
         self._event = anyio.Event()
 
 
+@uninterrupted
 class Runner:
     """Runs one prepared plan on leased streams.
 

@@ -13,6 +13,7 @@ from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.handles import BufferBinding, Handle, StreamHandle
 from accy_async.backends.launch import LaunchRequest
 from accy_async.backends.loading import load_entry
+from accy_async.backends.loops import uninterrupted
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.pipeline.intermediates import (
     allocate_bindings,
@@ -45,6 +46,7 @@ class _Prepared:
     is_empty: bool
 
 
+@uninterrupted
 async def launch_pipeline(
     backend: Backend, request: PipelineLaunch, *, grace_s: float | None = None
 ) -> None:

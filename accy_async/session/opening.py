@@ -12,6 +12,7 @@ import anyio.lowlevel
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cleanup import leaves
+from accy_async.backends.loops import uninterrupted
 from accy_async.backends.nativecancel import native_cancels
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.session.core import harmless
@@ -189,6 +190,7 @@ async def _open_several(
         yield session
 
 
+@uninterrupted
 @asynccontextmanager
 async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
     """A block in which the session is open, and has a group for its runs."""

@@ -9,6 +9,7 @@ import anyio.lowlevel
 
 from accy_async.backends.base import SettleTimeout
 from accy_async.backends.cleanup import overtake, raise_together
+from accy_async.backends.loops import uninterrupted
 from accy_async.errors import DeviceLost, GraceExpired
 from accy_async.session.compiling import SessionCompiler
 from accy_async.session.fragments import SessionFragments
@@ -23,6 +24,7 @@ _LEAST_SETTLE_S = 0.02
 """What is idle has the time to say so, however long the runs took to stop."""
 
 
+@uninterrupted
 class Session(
     SessionStreams,
     SessionSharing,

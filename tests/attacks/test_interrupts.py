@@ -1,6 +1,10 @@
-"""Ctrl-C that meets a run's task, and not the one that opened the session."""
+"""Ctrl-C: in a run's task, and in the middle of what is given to a device."""
 
 from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -8,6 +12,9 @@ import pytest
 import accy_async
 from accy_async.backends import RecordingBackend
 from accy_async.graph import LaunchGraphBuilder
+from accy_async.session import Session
+from tests.graphs.parts import KERNEL
+from tests.harness.scan_chain import LAUNCH
 
 
 @pytest.mark.parametrize("waits_for", ["the run", "another run", "something else"])
@@ -37,3 +44,57 @@ def test_it_leaves_as_itself(waits_for: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         accy_async.run(main, loop="trio")
     assert not any(sessions[0].live_objects().values())
+
+
+class Pressed(RecordingBackend):
+    """A device on which somebody presses Ctrl-C in the middle of each launch."""
+
+    def _launch(self, *given: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        super()._launch(*given)
+
+
+async def launches(session: Session) -> None:
+    await session.launch_pipeline(LAUNCH)
+
+
+async def runs(session: Session) -> None:
+    g = LaunchGraphBuilder()
+    g.kernel(KERNEL)
+    await session.run(g.build())
+
+
+@pytest.mark.parametrize("work", [launches, runs])
+def test_on_trio_it_comes_between_operations_and_not_within(
+    work: Callable[[Session], Awaitable[None]],
+) -> None:
+    """A launch cut in the middle would be waited for until the grace is over."""
+    device = Pressed()
+
+    async def main() -> None:
+        async with accy_async.open_session(device, grace=0.1) as session:
+            await work(session)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        accy_async.run(main, loop="trio")
+    assert not isinstance(caught.value.__context__, ExceptionGroup)
+    assert not any(device.live_objects().values())
+
+
+def test_on_trio_it_comes_within_a_host_call() -> None:
+    """Which is the user's, and may go on for ever."""
+    g = LaunchGraphBuilder()
+
+    async def endless() -> None:
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("nobody was interrupted")
+
+    g.host_call(endless)
+    plan = g.build()
+
+    async def main() -> None:
+        async with accy_async.open_session(RecordingBackend()) as session:
+            await session.run(plan)
+
+    with pytest.raises(KeyboardInterrupt):
+        accy_async.run(main, loop="trio")
