@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+from accy_async.backends.vulkan import VulkanBackend
+from accy_async.backends.vulkan.queue import VulkanQueue
 from tests.vulkan import harness
 
 pytestmark = pytest.mark.vulkan
+
+GIVE_UP_S = 20.0
 
 _OPEN = """
 import gc, sys
@@ -78,3 +84,33 @@ def test_nothing_of_vulkan_is_loaded_before_it_is_used() -> None:
         [sys.executable, "-c", text], capture_output=True, text=True, check=True
     )
     assert ended.stdout == "[]\n"
+
+
+def test_the_device_is_not_given_back_under_who_asks_what_has_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asking takes no lock: the driver aborts where its device is gone meanwhile."""
+    backend = VulkanBackend(queues=1)
+    queue, ask = backend._queues[0], VulkanQueue._counter
+    asks, goes_on = threading.Event(), threading.Event()
+
+    def slowly(queue: VulkanQueue) -> int:
+        asks.set()
+        assert goes_on.wait(GIVE_UP_S)
+        return ask(queue)
+
+    monkeypatch.setattr(VulkanQueue, "_counter", slowly)
+    asker = threading.Thread(target=queue.reached)
+    asker.start()
+    assert asks.wait(GIVE_UP_S)
+    closer = threading.Thread(target=backend.close)
+    closer.start()
+    while not queue._is_given_back:
+        time.sleep(0)
+    assert not backend._device.is_destroyed
+    goes_on.set()
+    for thread in (asker, closer):
+        thread.join(GIVE_UP_S)
+    assert backend._device.is_destroyed
+    monkeypatch.setattr(VulkanQueue, "_counter", pytest.fail)
+    assert queue.reached() == queue.submitted

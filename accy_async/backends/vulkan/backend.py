@@ -190,6 +190,8 @@ class VulkanBackend(VulkanPeers):
                 return
             self._is_given_back = True
             self._hub.stop()
+        for queue in self._queues:
+            queue.stop_asking()
         self._device.destroy()
 
     def destroy(self, handle: Handle) -> bool:

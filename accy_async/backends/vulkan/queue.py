@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any
 
 from accy_async.backends.vulkan.barriers import Synchronization
@@ -83,6 +83,8 @@ class VulkanQueue(NativeQueue):
         self._open: Batch | None = None
         self._seen: dict[VulkanQueue, int] = {}
         self._owed: dict[VulkanQueue, int] = {}  # what refused batches would have
+        self._asking: list[None] = []  # one for each thread that asks the driver
+        self._is_given_back = False
 
     # Recording
 
@@ -252,10 +254,18 @@ class VulkanQueue(NativeQueue):
     def reached(self) -> int:
         """The number of the last batch that has run; asks the driver.
 
+        Takes no lock. So it says that it asks before it looks whether it may.
+
         Raises:
             VulkanError: the device is lost.
         """
-        found = self._counter()
+        self._asking.append(None)
+        try:
+            if self._is_given_back:
+                return self.submitted
+            found = self._counter()
+        finally:
+            self._asking.pop()
         # What some drivers say of a device that is gone. One more may have run than is
         # known to have been submitted: asking takes no lock.
         if found > self.submitted + 1:
@@ -266,6 +276,15 @@ class VulkanQueue(NativeQueue):
                 call=COUNTER_CALL,
             )
         return found
+
+    def stop_asking(self) -> None:
+        """Have nobody ask the driver from now on: its device is given back.
+
+        All that was submitted has run. Returns once nobody asks any more.
+        """
+        self._is_given_back = True
+        while self._asking:
+            sleep(0)
 
     def spin(self, number: int, until: int) -> None:
         """Ask until a batch has run, no longer than until that time."""
