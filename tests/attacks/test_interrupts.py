@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -46,6 +46,14 @@ def test_it_leaves_as_itself(waits_for: str) -> None:
     assert not any(sessions[0].live_objects().values())
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C is heard, also where the tests run in a shell's background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Pressed(RecordingBackend):
     """A device on which somebody presses Ctrl-C in the middle of each launch."""
 
@@ -64,6 +72,7 @@ async def runs(session: Session) -> None:
     await session.run(g.build())
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("work", [launches, runs])
 def test_on_trio_it_comes_between_operations_and_not_within(
     work: Callable[[Session], Awaitable[None]],
@@ -81,6 +90,7 @@ def test_on_trio_it_comes_between_operations_and_not_within(
     assert not any(device.live_objects().values())
 
 
+@pytest.mark.usefixtures("heard")
 def test_on_trio_it_comes_within_a_host_call() -> None:
     """Which is the user's, and may go on for ever."""
     g = LaunchGraphBuilder()
