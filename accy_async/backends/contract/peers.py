@@ -100,8 +100,10 @@ class Peers(Sharing):
         if other is self:
             with self._lock:
                 state = self._stream(stream)
-                self._follow_stream(state, self._stream(leader))
-                return state.timeline.submitted
+                event = self._meet(self._stream(leader))
+                position = state.timeline.advance()
+                self._stream_wait(state, position, event)
+                return position
         other._check("follow_stream")  # noqa: SLF001 - a backend like this one
         self._require_waits("follow_stream", other)
         with _locked(self, other):

@@ -302,8 +302,13 @@ class Sharing(Streams, Memory):
         return exchange
 
     def _follow_stream(self, stream: StreamState, leader: StreamState) -> None:
-        """Have a stream wait for all that another was given; under the lock."""
+        """Have a stream wait for all that another was given; under the lock.
+
+        That this much is done is told, too: of what other libraries wait for, we may
+        wait for nothing, and would take the memory to be in use for good.
+        """
         event = self._meet(leader)
+        leader.timeline.request(leader.timeline.submitted)
         self._stream_wait(stream, stream.timeline.advance(), event)
 
     def _meet(self, leader: StreamState) -> EventState:
