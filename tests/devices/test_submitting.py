@@ -115,6 +115,25 @@ async def test_arrays_of_the_host_are_one_runs_at_a_time() -> None:
     check_all_empty(devices)
 
 
+async def test_what_the_host_has_to_do_behind_a_part_is_waited_for() -> None:
+    """A copy to an array, which more comes after: the device is past it before that."""
+    devices = gpus(2)
+    b = LaunchGraphBuilder()
+    x = b.scratch("x", DType.U32, 4, device=HERE)
+    y = b.scratch("y", DType.U32, 4, device=THERE)
+    b.fill(x, 1)
+    b.fill(y, 2)
+    b.copy_out(x, b.host("out", DType.U32, 4), name="first")
+    b.copy(y, x, name="last")
+    async with opened(devices) as session:
+        made = await session.prepare(b.build(), {"out": np.zeros(4, np.uint32)})
+        assert isinstance(made, SpanningPlan)
+        lines = {mark.timeline for mark in made.submit().ends}
+        ends = [one.part.nodes for one in made._steps if one.line in lines]
+        assert {"first", "last"} <= {name for nodes in ends for name in nodes}
+    check_all_empty(devices)
+
+
 async def test_nothing_is_submitted_to_what_is_being_rebound_or_is_closed() -> None:
     devices = gpus(2)
     async with opened(devices) as session:

@@ -18,7 +18,8 @@ class SpanningMark:
     """A run of a plan on several devices, to be waited for; `SpanningPlan.submit`.
 
     Attributes:
-        ends: the ends of what nothing else of the run comes after.
+        ends: the ends of what nothing else of the run comes after, or behind which the
+            host has something to do.
         marks: the ends of all streams that it is on, in the order of their parts.
     """
 

@@ -19,6 +19,7 @@ import attrs
 
 from accy_async.backends.cleanup import destroy_all
 from accy_async.backends.timeline import Mark
+from accy_async.graph.nodes import HostSlot
 from accy_async.graph.options import Lowering
 from accy_async.session.multi.marks import SpanningMark
 
@@ -56,6 +57,15 @@ class Step:
     stream: StreamHandle
     line: Timeline
     prepared: PreparedPlan | None = None
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether it copies to arrays of the host, or from them.
+
+        Then the host has something to do once it is done, which no other device sees.
+        """
+        plan = self.part.plan
+        return plan is not None and any(isinstance(s, HostSlot) for s in plan.slots)
 
 
 class Steps:
@@ -120,7 +130,11 @@ class Steps:
             places.append(step)
         followed = {place for part in self.parts for place in part.after}
         last = {part.number: place for place, part in enumerate(self.parts)}
-        self._last = [places[at] for at in last.values() if at not in followed]
+        self._last = [
+            places[at]
+            for at in last.values()
+            if at not in followed or places[at].has_arrays
+        ]
 
     async def _open(
         self,
