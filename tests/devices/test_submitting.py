@@ -159,6 +159,26 @@ async def test_nothing_is_submitted_to_what_is_being_rebound_or_is_closed() -> N
     check_all_empty(devices)
 
 
+async def test_rebinding_that_is_cancelled_while_it_waits_changes_nothing() -> None:
+    devices = gpus(2)
+    async with opened(devices) as session:
+        made = await prepared(session)
+        devices[0].hold_all()
+        mark = made.submit()
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(made.rebind, None, [ScalarArgument.u32(2)])
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        made_for = made.submit()
+        devices[0].release_all()
+        await mark.wait()
+        await made_for.wait()
+        values = [one.scalars[0].value for one in devices[1].launches if one.scalars]
+        assert values == [1, 1]
+    check_all_empty(devices)
+
+
 async def test_what_was_submitted_before_a_refusal_is_awaited() -> None:
     """The refusal comes out of `submit`; the plan goes on with the next run."""
     devices = gpus(2)

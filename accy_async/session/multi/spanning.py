@@ -171,6 +171,7 @@ class SpanningPlan(ClosedOnExit):
     ) -> None:
         """Have the next runs use other buffers, arrays and scalars.
 
+        Runs that are under way are waited for, and none can be submitted meanwhile.
         Where scalars count the turns of loops over several devices, or of such with
         carries, other scalars may take other device graphs.
 
@@ -206,14 +207,17 @@ class SpanningPlan(ClosedOnExit):
             self._check_places(merged)
             errors: list[Exception] = []
             self._is_changing = True
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self._change(merged, changes, options, runtime_scalars)
-                except Exception as error:  # noqa: BLE001 - raised together below
-                    errors.append(error)
-                    self.close_now(errors)
-                finally:
-                    self._is_changing = False
+            try:
+                await self._last.wait_reached()
+                self._refuse_closed()
+                with anyio.CancelScope(shield=True):
+                    try:
+                        await self._change(merged, changes, options, runtime_scalars)
+                    except Exception as error:  # noqa: BLE001 - raised together below
+                        errors.append(error)
+                        self.close_now(errors)
+            finally:
+                self._is_changing = False
             raise_together("rebinding a plan", None, errors)
 
     async def aclose(self) -> None:
@@ -242,7 +246,7 @@ class SpanningPlan(ClosedOnExit):
         bindings: Mapping[str, Binding],
         options: LaunchOptions,
     ) -> None:
-        """Allocate scratch, make the device graphs, streams and events.
+        """Allocate scratch, make the device graphs and streams.
 
         Raises:
             LaunchArgumentMismatch, InvalidType: bindings or options do not fit.
@@ -284,7 +288,6 @@ class SpanningPlan(ClosedOnExit):
             await self._steps.rebind(merged, changes, runtime_scalars)
             self._bindings, self._options = dict(merged), options
             return
-        await self._last.wait_reached()
         self._made_before += self._steps.made
         errors: list[Exception] = []
         self._steps.close_now(errors)
