@@ -231,18 +231,18 @@ async def test_arrays_are_written_when_a_run_in_parts_is_done(
     x = b.scratch("x", DType.U32, count, device="cuda:0")
     y = b.scratch("y", DType.U32, count, device="cuda:1")
     out = b.host("out", DType.U32, count)
-    scalars = [ScalarArgument.u32(count), b.runtime_scalar()]
-    b.kernel(kernels().fill, [x.write], scalars)
+    value = b.runtime_scalar()
+    b.kernel(kernels().fill, [x.write], [ScalarArgument.u32(count), value])
     b.fill(y, 0)
     b.copy_out(x, out)
     b.copy(y, x)
     found = np.zeros(count, np.uint32)
     options = LaunchOptions(lowering="always", runtime_scalars=(ScalarArgument.u32(0),))
     made = await session.prepare(b.build(), {"out": found}, options)
-    for value in (1, 2, 3):
-        await made.rebind(runtime_scalars=[ScalarArgument.u32(value)])
+    for number in (1, 2, 3):
+        await made.rebind(runtime_scalars=[ScalarArgument.u32(number)])
         await made.run()
-        assert (found == value).all()
+        assert (found == number).all()
 
 
 def doubled(x: Any) -> Any:
