@@ -11,7 +11,8 @@ import benchmarks.gpu
 from benchmarks.gpu.machine import describe
 
 ORDER = ("launch", "replay", "wake", "overlap", "scan", "cancel")
-"""The first ones first; ``cancel`` ends a process in the midst of a kernel, so it comes last."""
+"""The first ones first; ``cancel`` ends a process while its kernel spins, and so comes
+last."""
 
 _PARTS = {
     *("__main__", "bare", "busywork", "kernels", "machine", "peers", "tables"),
