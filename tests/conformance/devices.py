@@ -375,6 +375,7 @@ class VulkanDevice(Device):
         self.backend.close()
         join_threads(self._threads_before)
         assert not self.vulkan.validation_messages, self.vulkan.validation_messages
+        assert self.vulkan._device.made() == {}
 
 
 DEVICES: dict[str, Callable[[], Device]] = {
