@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import attrs
 import pytest
@@ -21,7 +22,7 @@ from accy_async.compiler.semantic import (
     Value,
     canonical,
 )
-from accy_async.errors import InvalidProgram, InvalidValue, OutOfMemory
+from accy_async.errors import InvalidProgram, InvalidType, InvalidValue, OutOfMemory
 
 F8 = TensorType("f32", (8,))
 SCALAR = TensorType("f32")
@@ -214,6 +215,25 @@ def test_programs_and_their_errors_may_be_pickled() -> None:
     error = InvalidProgram("it is not", operation="add")
     copied = pickle.loads(pickle.dumps(error))
     assert (str(copied), copied.operation) == ("add: it is not", "add")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda f, x: f.return_(x),
+        lambda f, x: f.reshape(x, 8),
+        lambda f, x: f.broadcast(x, None),
+        lambda f, x: f.loop(2, [x], lambda f, x: None),
+        lambda f, x: f.loop(2, [x], lambda f, x: x),
+        lambda f, x: Builder("m").tensor("f32", 8),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_list_is_refused_by_name(make: Callable[..., object]) -> None:
+    f = begin(F8)
+    with pytest.raises(InvalidType, match=r"expected a (list|sequence) of"):
+        make(f, *f.parameters)
+    f.return_(f.parameters)  # nothing was recorded, and it goes on
+    assert not f.finish().operations
 
 
 def test_the_builder_refuses_calls_out_of_order() -> None:

@@ -39,6 +39,7 @@ from accy_async.compiler.semantic.reshaping import ShapingMethods
 from accy_async.compiler.semantic.types import TensorType, Value
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidProgram, InvalidValue
+from accy_async.values import listed
 
 __all__ = ["Builder", "FunctionBuilder"]
 
@@ -67,9 +68,10 @@ class Builder:
         """A tensor type within the limits.
 
         Raises:
+            InvalidType, InvalidValue: these are no dtype or no extents.
             OutOfMemory: too many axes or bytes.
         """
-        type = TensorType(dtype, tuple(shape))
+        type = TensorType(dtype, shape)
         self.limits.check_type(type)
         return type
 
@@ -150,10 +152,12 @@ class FunctionBuilder(
 
         Raises:
             InvalidProgram: said before, or the types are not those announced.
+            InvalidType: they are no list of values.
         """
         if self._returned is not None:
             raise InvalidProgram(f"function {self.name} has returned already")
-        returned = tuple(self.own(value) for value in values)
+        given = listed("return_.values", values, "a list of values")
+        returned = tuple(self.own(value) for value in given)
         types = tuple(value.type for value in returned)
         if self._expected is not None and types != self._expected:
             raise InvalidProgram(
@@ -205,6 +209,7 @@ class FunctionBuilder(
 
         Raises:
             InvalidProgram: the body gives others than the carries' types.
+            InvalidType: it gives no list of values.
             OutOfMemory: loops too deep within one another.
         """
         operands = (*carries, *captures)
@@ -215,7 +220,7 @@ class FunctionBuilder(
                 self.context, f"{self.name}.body", types, None, (), built.append
             )
             inner.location = self.location
-            inner.return_(tuple(body(inner, *inner.parameters)))
+            inner.return_(body(inner, *inner.parameters))
             inner.finish()
         loop = Loop(count, len(carries), built[0], conditional)
         return self.record(loop, operands)

@@ -14,8 +14,9 @@ from accy_async.compiler.semantic.shaping import (
     Slice,
     Transpose,
 )
-from accy_async.compiler.semantic.types import TensorType, Value
+from accy_async.compiler.semantic.types import EXTENTS, TensorType, Value
 from accy_async.errors import InvalidProgram
+from accy_async.values import listed
 
 __all__ = ["ShapingMethods"]
 
@@ -38,7 +39,7 @@ class ShapingMethods(Recorder):
                 as numpy does it.
         """
         type = self.own(operand).type
-        target = tuple(shape)
+        target = listed("broadcast.shape", shape, EXTENTS)
         if axes is None:
             if len(target) < type.rank:
                 raise InvalidProgram(
@@ -53,9 +54,10 @@ class ShapingMethods(Recorder):
 
     def reshape(self, operand: Value, shape: Sequence[int]) -> Value:
         """The same elements in another shape of as many."""
-        if self.own(operand).shape == tuple(shape):
+        target = listed("reshape.shape", shape, EXTENTS)
+        if self.own(operand).shape == target:
             return operand
-        return self.record_one(Reshape(tuple(shape)), operand)
+        return self.record_one(Reshape(target), operand)
 
     def transpose(
         self, operand: Value, permutation: Sequence[int] | None = None

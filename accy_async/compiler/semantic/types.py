@@ -13,7 +13,7 @@ from accy_async.dtypes import DType
 from accy_async.errors import InvalidType, InvalidValue
 from accy_async.values import enum, instances, integer, member_of
 
-__all__ = ["MAX_TENSOR_BYTES", "TensorType", "Value"]
+__all__ = ["EXTENTS", "MAX_TENSOR_BYTES", "TensorType", "Value"]
 
 MAX_TENSOR_BYTES = 2**63 - 1
 """More bytes than this no offset of 64 bits with a sign can reach."""
@@ -25,19 +25,22 @@ def _dtype(value: object) -> DType:
     return member_of(DType, "bool" if value == "i1" else value)
 
 
+EXTENTS = "a sequence of extents, each an integer from 0"
+"""What a shape is, as messages say it."""
+
+
 def _shape(value: object) -> tuple[int, ...]:
     """A tuple of plain integers; whatever is no sequence of integers is refused."""
-    expected = "a sequence of extents, each an integer from 0"
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise InvalidType("TensorType.shape", value, expected)
+        raise InvalidType("TensorType.shape", value, EXTENTS)
     extents = []
     for given in value:
         try:
             extent = operator.index(given)
         except TypeError:
-            raise InvalidType("TensorType.shape", value, expected) from None
+            raise InvalidType("TensorType.shape", value, EXTENTS) from None
         if isinstance(given, bool) or extent < 0:
-            raise InvalidValue("TensorType.shape", value, expected)
+            raise InvalidValue("TensorType.shape", value, EXTENTS)
         extents.append(extent)
     return tuple(extents)
 
