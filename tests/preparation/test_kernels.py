@@ -85,6 +85,19 @@ def test_a_long_sum_is_two_launches_with_scratch_between_them() -> None:
     assert between in second.input_slot_ids
 
 
+@pytest.mark.parametrize("profile", [CPU, CUDA, VULKAN, METAL])
+def test_more_elements_than_32_bits_count_are_summed(profile: TargetProfile) -> None:
+    """The second launch reads the parts' sums, as its tile says."""
+    job = prepared("f32[5000000000]", lambda f, x: f.reduce(x, "sum", [0]), profile)
+    parts, last = (kernel.prepared.step for kernel in job.target.kernels)
+    assert parts is not None
+    assert last is not None
+    blocks = last.tile.n
+    assert 1 < blocks < 2**16
+    assert parts.tile.n == -(-5_000_000_000 // blocks)
+    assert job.generated_kernel_summary(0).element_count == 5_000_000_000
+
+
 def test_scratch_between_steps_is_used_again_by_a_work_item_that_comes_later() -> None:
     def program(f: Any, x: Any) -> Any:
         total = f.reduce(x, "sum", [0])
