@@ -16,7 +16,7 @@ from accy_async.compiler import (
     trace,
     trace_program,
 )
-from accy_async.compiler.semantic import ContextLimits, Loop, TensorType
+from accy_async.compiler.semantic import Constant, ContextLimits, Loop, TensorType
 from accy_async.dtypes import DType
 from accy_async.errors import (
     InvalidProgram,
@@ -218,6 +218,16 @@ def test_fragments_become_part_of_one_another() -> None:
     assert len(program.module.entry.operations) == 5
     with pytest.raises(OutOfMemory):
         fragment(limits=ContextLimits(operations=3))(outer.function).trace("f32[3]")
+
+
+def test_numbers_beside_large_arrays_take_no_memory() -> None:
+    """A constant of 2**40 equal elements is one of them."""
+    module = trace(
+        lambda x: np.where(x > 3, x * np.uint8(2) + np.ones(1, np.uint8), 7),
+        f"u8[{2**40}]",
+    )
+    constants = [o.op for o in module.entry.operations if isinstance(o.op, Constant)]
+    assert sorted(len(op.data) for op in constants) == [1] * 4
 
 
 def test_numbers_are_weak_and_arrays_are_constants() -> None:

@@ -41,6 +41,7 @@ from accy_async.compiler.kernelization.work import (
     WorkItem,
 )
 from accy_async.compiler.semantic import Function, TensorType, expand
+from accy_async.values import U32_MAX
 
 __all__ = ["kernelize_rows"]
 
@@ -317,7 +318,7 @@ def _tile(
     return LaunchTile(
         kind=LaunchTileKind.REDUCTION if is_reduction else LaunchTileKind.ROW,
         m=m,
-        n=n,
+        n=min(n, U32_MAX),  # of a longer row the reduction's extent tells
         input_dtype=operand.dtype,
         output_dtype=result.dtype,
         input_tile_bytes=m * n * operand.dtype.size_bytes,

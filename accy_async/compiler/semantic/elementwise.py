@@ -164,13 +164,19 @@ class Constant(Op):
             )
         # A splat has one form, whichever way it was made.
         count = self.type.element_count
-        if count == 0 or self.data == self.data[:one] * count:
-            object.__setattr__(self, "data", self.data[:one] if count else b"")
+        if count == 0:
+            object.__setattr__(self, "data", b"")
+        elif len(self.data) > one and self.data == self.data[:one] * count:
+            object.__setattr__(self, "data", self.data[:one])
 
     @classmethod
     def of(cls, array: object, type: TensorType) -> Constant:
         """The array's elements as a constant of this type."""
-        return cls(type, encode(np.broadcast_to(np.asarray(array), type.shape), type))
+        given = np.asarray(array)
+        elements = np.broadcast_to(given, type.shape)
+        if given.size == 1 and type.element_count:  # however many it is repeated to
+            return cls(type, encode(given.reshape(()), TensorType(type.dtype, ())))
+        return cls(type, encode(elements, type))
 
     @property
     def opcode(self) -> str:

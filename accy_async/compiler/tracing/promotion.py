@@ -195,7 +195,7 @@ def lift(
         else:
             array = array.astype(wanted.numpy)
     if array.size == 1:
-        return builder.constant(np.broadcast_to(array.reshape(()), target), type)
+        return builder.constant(array.reshape(()), type)
     # The array as it is, and then repeated: a constant takes no more room than that.
     small = builder.constant(array, TensorType(wanted, array.shape))
     return builder.broadcast(small, target)
