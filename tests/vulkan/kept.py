@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 
 from accy_async.backends.vulkan import device as device_module
+from accy_async.backends.vulkan import memory as memory_module
 from accy_async.backends.vulkan.binding import Vulkan, load_vulkan
 from accy_async.backends.vulkan.device import VulkanDevice
 from accy_async.backends.vulkan.instance import VulkanInstance
 from tests.vulkan.faults import FaultyLibrary
 
 __all__ = ["keeping"]
+
+BLOCK_BYTES = 4 << 20
 
 
 class _Keeper:
@@ -97,6 +100,7 @@ def keeping() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_module, "VulkanInstance", keeper.connect)
         patch.setattr(VulkanDevice, "_create", lambda device: keeper.create(device))
+        patch.setattr(memory_module, "_BLOCK_BYTES", BLOCK_BYTES)
         patch.setattr(VulkanDevice, "_end_native", lambda device: keeper.end(device))
         yield
         keeper.close()
