@@ -108,6 +108,7 @@ async def _doze(
     target, until = begun + pace.earliest, begun + pace.latest
     at = target - lag.allowance
     if at - now < _LEAST_SLEEP_NS:
+        await bell.turn()
         await poll(line, position, bell, until)
         now = monotonic_ns()
         return now, now
