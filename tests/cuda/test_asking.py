@@ -91,7 +91,7 @@ async def test_work_of_a_known_length_has_no_flag_and_is_asked_about_near_its_en
     spread = scene.pace.spread
     assert await scene.ends_soon()
     assert scene.flags == 0
-    assert scene.asked[0] == WORK_NS - SPIN_NS - 2 * spread
+    assert scene.asked[0] == WORK_NS - SPIN_NS // 2 - 2 * spread
     assert 0 <= scene.asked[-1] - WORK_NS < 5_000
     assert scene.line.completed == scene.line.submitted
     assert scene.pace.noted == scene.clock.now - scene.begun

@@ -58,6 +58,7 @@ class CudaAsking(Backend):
         if not is_alone or line.is_flagged(position):
             return False
         bell, pace = current_bell(), line.pace_at(position)
+        line.is_quick = 0 < pace.noted <= QUICK_NS
         pace.recall()
         if bell.pollers or not pace.patience:
             return False
@@ -90,12 +91,13 @@ class CudaAsking(Backend):
         """Whether a stream's end is there about when it should be.
 
         Until shortly before the end may well be there it is not asked about: it is the
-        driver's lock that each question takes. An end that came sooner is seen late,
-        and the pace finds out.
+        driver's lock that each question takes. Then such that an end at its usual time
+        does not fall into a turn. One that came sooner is seen late, and the pace finds
+        out.
         """
         await bell.turn()
         now = begun = monotonic_ns()
-        soon = begun + pace.mean - 2 * pace.spread - SPIN_NS
+        soon = begun + pace.mean - 2 * pace.spread - SPIN_NS // 2
         until = begun + pace.patience
         while line.submitted == position:
             if now < soon:
@@ -105,13 +107,13 @@ class CudaAsking(Backend):
             else:
                 has_ended = self._has_ended(line, position)
             if has_ended:
-                pace.noted = took = monotonic_ns() - begun
-                line.is_quick = took <= QUICK_NS
+                pace.noted = monotonic_ns() - begun
                 return True
             if now >= until:
                 break
             await bell.turn()
             now = monotonic_ns()
+        line.is_quick = False
         line.begun = begun
         return False
 
