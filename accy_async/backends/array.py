@@ -188,6 +188,7 @@ class DeviceArray:
                 None for its default stream.
 
         Raises:
+            InvalidType: ``device`` is neither.
             InvalidBuffer: the array was freed.
             UnsupportedOperation: there is no way to that device; both are named.
             OutOfMemory: no room there.
@@ -196,6 +197,8 @@ class DeviceArray:
         Cancellation: the new array is freed once the copy is done with it.
         """
         there = cast("Backend", getattr(cast("object", device), "backend", device))
+        if not hasattr(there, "copy_to_peer"):
+            raise InvalidType("copy_to.device", device, "a session or a backend")
         source = self._lender()
         route = source.route_to(there)
         copy = DeviceArray.allocate(there, self.shape, self.dtype)

@@ -12,7 +12,12 @@ from accy_async.artifact.geometry import Dim3, FixedLaunch
 from accy_async.artifact.kernel import ArtifactRequest
 from accy_async.artifact.requirements import DeviceFeatures, SubgroupFeatures
 from accy_async.dtypes import DType
-from accy_async.errors import CapabilityMismatch, InvalidValue, UnsupportedOperation
+from accy_async.errors import (
+    CapabilityMismatch,
+    InvalidType,
+    InvalidValue,
+    UnsupportedOperation,
+)
 from accy_async.values import (
     U32_MAX,
     enum,
@@ -141,7 +146,13 @@ class Capabilities:
         return self.identity.fingerprint
 
     def clamp_priority(self, priority: int) -> int:
-        """The nearest priority that the device has."""
+        """The nearest priority that the device has.
+
+        Raises:
+            InvalidType: it is no integer.
+        """
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise InvalidType("priority", priority, "an integer: 0 is normal")
         least, greatest = self.priorities
         return max(min(priority, least), greatest)
 

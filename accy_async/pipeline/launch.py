@@ -22,7 +22,7 @@ from accy_async.pipeline.intermediates import (
 )
 from accy_async.pipeline.model import Operand, Result
 from accy_async.pipeline.pool import PipelineArtifactPool, PoolEntry
-from accy_async.pipeline.request import PipelineLaunch
+from accy_async.pipeline.request import PipelineLaunch, check_request
 from accy_async.pipeline.resolved import (
     ResolvedPipeline,
     StageLaunch,
@@ -71,6 +71,7 @@ async def launch_pipeline(
             backend's own if left out.
 
     Raises:
+        InvalidType: ``request`` is no `PipelineLaunch`.
         InvalidArtifact, UnsupportedOperation: the chain does not fit its
             registry; see `load_pipeline_artifacts`.
         LaunchArgumentMismatch: operands, results, scalars, pool or scratch do
@@ -90,6 +91,7 @@ async def launch_pipeline(
     # The checkpoint comes first: from the check to the first submission nobody
     # else can close what the launch brings.
     await anyio.lowlevel.checkpoint()
+    check_request("launch_pipeline", request)
     if request.artifacts is not None and request.intermediates is not None:
         _submit_all(backend, request, request.artifacts)
         return
@@ -108,6 +110,7 @@ def submit_pipeline(backend: Backend, request: PipelineLaunch) -> None:
         LaunchArgumentMismatch: ``artifacts`` or ``intermediates`` is missing,
             or as for `launch_pipeline`.
     """
+    check_request("submit_pipeline", request)
     if request.artifacts is None or request.intermediates is None:
         raise LaunchArgumentMismatch(
             "submit_pipeline needs the caller's artifacts and intermediates; "

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from accy_async.backends.base import Backend
 
-__all__ = ["PipelineLaunch"]
+__all__ = ["PipelineLaunch", "check_request"]
 
 
 def _buffers(value: Iterable[Any]) -> tuple[Any, ...]:
@@ -154,3 +154,13 @@ class PipelineLaunch:
             operands=bind("operands", self.operands),
             results=bind("results", self.results),
         )
+
+
+def check_request(call: str, request: object) -> None:
+    """Refuse what is no launch of a pipeline.
+
+    Raises:
+        InvalidType: it is none.
+    """
+    if not isinstance(request, PipelineLaunch):
+        raise InvalidType(f"{call}.request", request, "a PipelineLaunch")

@@ -15,9 +15,10 @@ from accy_async.artifact.entry import KernelCallArtifact, KernelCallRegistry
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.geometry import DerivedLaunch, FixedLaunch
 from accy_async.dtypes import ScalarArgument
+from accy_async.errors import InvalidType
 from accy_async.pipeline.model import KernelCallPipeline, PipelineStage
 
-__all__ = ["ResolvedPipeline", "StageLaunch", "resolve_pipeline"]
+__all__ = ["ResolvedPipeline", "StageLaunch", "check_chain", "resolve_pipeline"]
 
 
 @attrs.frozen
@@ -104,6 +105,18 @@ class ResolvedPipeline:
         if not derived or any(derived):
             return False
         return not any(s.element_count(scalars) for s in self.pipeline.intermediates)
+
+
+def check_chain(pipeline: object, registry: object) -> None:
+    """Refuse what is no pipeline, or no registry.
+
+    Raises:
+        InvalidType: one is none.
+    """
+    if not isinstance(pipeline, KernelCallPipeline):
+        raise InvalidType("load_pipeline.pipeline", pipeline, "a KernelCallPipeline")
+    if not isinstance(registry, KernelCallRegistry):
+        raise InvalidType("load_pipeline.registry", registry, "a KernelCallRegistry")
 
 
 def resolve_pipeline(

@@ -10,6 +10,7 @@ from accy_async.observe.protocol import phase
 from accy_async.pipeline.launch import launch_pipeline
 from accy_async.pipeline.pool import PipelineArtifactPool, load_pipeline_artifacts
 from accy_async.pipeline.request import PipelineLaunch
+from accy_async.pipeline.resolved import check_chain
 
 if TYPE_CHECKING:
     from accy_async.artifact.entry import KernelCallRegistry
@@ -46,9 +47,11 @@ class SessionLaunches(SessionCore):
         the session destroys its kernels at the latest.
 
         Raises:
+            InvalidType: the pipeline or the registry is none.
             SessionClosed: the session is not open.
         """
         self._check("load_pipeline")
+        check_chain(pipeline, registry)
         with phase(self.observer, "load", pipeline.target):
             return await load_pipeline_artifacts(
                 self.backend, pipeline, registry, format or self.backend.default_format

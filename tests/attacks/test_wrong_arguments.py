@@ -14,6 +14,7 @@ from accy_async.dtypes import DType
 from accy_async.errors import AccyError, ExchangeRefused, InvalidType
 from accy_async.session import Session, open_session
 from tests.attacks.test_bindings import copy_plan
+from tests.harness.scan_chain import PIPELINE
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +52,11 @@ CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
     "stream": lambda session: session.upload(ROW, stream="x"),
     "event as stream": streamed,
     "wait_array": lambda session: session.wait_array(5),
+    "no launch": lambda session: session.launch_pipeline(5),
+    "no pipeline": lambda session: session.load_pipeline(None, None),
+    "no registry": lambda session: session.load_pipeline(PIPELINE, {}),
+    "priority": lambda session: session.stream(priority="high").__aenter__(),
+    "no device": lambda session: session.allocate(4, DType.F32).copy_to("cpu"),
     "bindings": lambda session: session.run(copy_plan(), ROW),
     "no bindings": lambda session: session.run(copy_plan(), 0),
     "options": lambda session: session.run(copy_plan(), bound(session), []),

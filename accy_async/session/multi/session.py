@@ -12,6 +12,8 @@ import anyio.lowlevel
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.graph.options import LaunchOptions, Lowering, refuse_whereabouts
 from accy_async.graph.plan import LaunchGraphPlan
+from accy_async.pipeline.request import check_request
+from accy_async.pipeline.resolved import check_chain
 from accy_async.session.core import harmless
 from accy_async.session.multi.fragments import MultiFragments
 from accy_async.session.multi.pools import PipelinePools
@@ -192,6 +194,7 @@ class MultiSession(MultiFragments, MultiTuning):
             SessionClosed: the session is not open.
         """
         self._check("load_pipeline")
+        check_chain(pipeline, registry)
         await anyio.lowlevel.checkpoint()
         return PipelinePools(self.on, pipeline, registry, format)
 
@@ -213,6 +216,7 @@ class MultiSession(MultiFragments, MultiTuning):
         Cancellation: as there; while a pool is loaded, nothing has been launched.
         """
         self._check("launch_pipeline")
+        check_request("launch_pipeline", request)
         if pools is not None and request.artifacts is not None:
             raise LaunchArgumentMismatch(
                 "launch_pipeline: both pools and request.artifacts are given"
