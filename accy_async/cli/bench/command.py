@@ -90,7 +90,7 @@ def bench(
     if force and compare is None:
         raise UsageError("--force is for --compare")
     check_backend("--device", device)
-    _check_target(save)
+    _check_targets(save, svg)
     earlier = None if compare is None else _read_report(compare)
     options = BenchOptions(
         samples=samples, seconds=seconds, exclusive=exclusive, cache=cache
@@ -172,14 +172,18 @@ def _read_report(path: Path) -> Report:
         raise UsageError(f"--compare {path}: {error}") from error
 
 
-def _check_target(save: Path | None) -> None:
-    """Refuse a file that cannot be written, before anything is measured."""
-    if save is None:
-        return
-    if save.is_dir():
+def _check_targets(save: Path | None, svg: Path | None) -> None:
+    """Refuse what cannot be written, before anything is measured."""
+    if save is not None and save.is_dir():
         raise UsageError(f"--save {save}: {os.strerror(errno.EISDIR)}")
-    if not save.absolute().parent.is_dir():
+    if save is not None and not save.absolute().parent.is_dir():
         raise UsageError(f"--save {save}: {os.strerror(errno.ENOENT)}")
+    if svg is None:
+        return
+    try:
+        svg.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--svg {svg}: {error.strerror or error}") from error
 
 
 def _write(report: Report, save: Path | None, svg: Path | None) -> None:
@@ -194,7 +198,6 @@ def _write(report: Report, save: Path | None, svg: Path | None) -> None:
     if svg is None:
         return
     try:
-        svg.mkdir(parents=True, exist_ok=True)
         names: set[str] = set()
         for number, one in enumerate(report.benchmarks):
             if not one.candidates:
