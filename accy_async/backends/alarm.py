@@ -32,7 +32,10 @@ _MOST_ERROR_NS = 40_000
 by whole time slices of other programs."""
 
 _MOST_MARGIN_NS = 100_000
-_STEP_NS = 2_000
+_STEP_NS = 1_000
+"""The mean comes to what a loop takes within some alarms. The margin is to be slower:
+else it would make up for what the mean is about to."""
+
 _TOGETHER_NS = 10_000
 """What is due so soon after something else is called together with it: to sleep again
 would take longer."""
@@ -59,7 +62,7 @@ class Lag:
     def learn(self, took_ns: int, *, is_late: bool) -> None:
         """Say how long it took once, and whether the loop was up too late by that."""
         error = max(-_MOST_ERROR_NS, min(took_ns - self._mean, _MOST_ERROR_NS))
-        self._mean += error >> 3
+        self._mean += error >> 2
         margin = self._margin + (3 * _STEP_NS if is_late else -2 * _STEP_NS)
         self._margin = max(-_MOST_MARGIN_NS, min(margin, _MOST_MARGIN_NS))
         self.allowance = max(0, min(self._mean + self._margin, _MOST_LAG_NS))
