@@ -10,6 +10,7 @@ import anyio
 
 from accy_async.backends.cleanup import raise_together
 from accy_async.backends.closing import ClosedOnExit
+from accy_async.backends.loops import uninterrupted
 from accy_async.compiler.semantic import TensorType
 from accy_async.compiler.tracing.program import Constant
 from accy_async.compiler.tracing.tree import (
@@ -33,6 +34,7 @@ Load = Callable[[Sequence[Any], Mapping[str, Any]], Awaitable["LoadedFragment"]]
 """Compiles and loads the function for arguments of these types."""
 
 
+@uninterrupted
 class FragmentFunction(ClosedOnExit):
     """A function of arrays on a device; `Session.load_fragment` makes one.
 

@@ -9,6 +9,7 @@ import anyio.lowlevel
 
 from accy_async.backends.cleanup import Cleanup, raise_together
 from accy_async.backends.closing import ClosedOnExit
+from accy_async.backends.loops import uninterrupted
 from accy_async.errors import LaunchArgumentMismatch
 from accy_async.fragment.bindings import allocate_bindings
 from accy_async.fragment.capturing import InvocationCapture
@@ -43,6 +44,7 @@ Lend = Callable[
 """`GraphExecutive.lend`: has runs of graphs use the fragment's kernels."""
 
 
+@uninterrupted
 class LoadedFragment(TunedFragment, ClosedOnExit):
     """A fragment on a device; `load_fragment` and `Session.load_fragment` make one.
 

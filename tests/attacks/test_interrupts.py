@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 
 import accy_async
@@ -108,3 +109,38 @@ def test_on_trio_it_comes_within_a_host_call() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         accy_async.run(main, loop="trio")
+
+
+class Pressing:
+    """A constant of a program during whose n-th hashing somebody presses Ctrl-C."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __hash__(self) -> int:
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+@pytest.mark.usefixtures("heard")
+def test_on_trio_no_table_makes_an_error_of_it() -> None:
+    """An ordered dict that is gone through takes it for a missing key."""
+    row = np.zeros(4, np.float32)
+
+    async def main() -> None:
+        async with (
+            accy_async.open_session(RecordingBackend()) as session,
+            await session.load_fragment(lambda x, _: x) as function,
+        ):
+            await function(row, constant)
+
+    for left in range(1, 12):
+        constant = Pressing(left)
+        with pytest.raises(KeyboardInterrupt):
+            accy_async.run(main, loop="trio")
+        assert constant.left <= 0
