@@ -66,10 +66,9 @@ class Pace:
         spread: by how much they differ from that, on average.
         blur: how long nobody had looked when the last one was seen to be over.
         odd: how many in a row took something else.
-        noted: what a wait took that is still to be learned; 0 for none.
     """
 
-    __slots__ = ("blur", "count", "mean", "noted", "odd", "spread")
+    __slots__ = ("blur", "count", "mean", "odd", "spread")
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,13 +76,6 @@ class Pace:
         self.spread = 0
         self.blur = 0
         self.odd = 0
-        self.noted = 0
-
-    def recall(self) -> None:
-        """Learn what was noted: when somebody waits anyway."""
-        if self.noted:
-            took, self.noted = self.noted, 0
-            self.learn(took)
 
     def learn(self, took: int, blur: int = 0) -> None:
         """Say how long a wait took, or so much less: nobody had looked meanwhile."""

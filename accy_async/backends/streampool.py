@@ -97,10 +97,6 @@ class StreamPool:
         self._sharers[stream.id] += 1
         return stream
 
-    def is_shared(self, stream: StreamHandle) -> bool:
-        """True where a stream that was leased has several lessees now."""
-        return self._sharers.get(stream.id, 0) > 1
-
     def give_back(self, stream: StreamHandle) -> bool:
         """Return a stream that was leased.
 

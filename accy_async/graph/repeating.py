@@ -163,9 +163,7 @@ class Repeater:
                 stream = attempt.launch(self._streams)
                 # Made while the device is at work.
                 statistics = _statistics(len(prepared.plan.nodes))
-                ended = await self._backend.ends_soon(
-                    stream, is_alone=not self._streams.is_shared(stream)
-                )
+                ended = await self._backend.ends_soon(stream)
                 if not ended:
                     with going.open_scope():
                         ended = await attempt.wait(stream)

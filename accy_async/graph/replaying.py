@@ -89,10 +89,7 @@ class PreparedPlan(ClosedOnExit):
             self._stream = backend.create_stream()
             self._line = backend.mark(self._stream).timeline
         self._last = 0
-        # Whether nobody else has its stream; and how many runs are awaited, which may
-        # have no flag behind them.
-        self._is_alone = True
-        self._awaited = 0
+        self._awaited = 0  # runs, which may have no flag behind them
         self._limited: LimitedMark | None = None
         outline = None if self._lowered is None else self._lowered.shape
         # What a launch has to do besides launching: most have nothing.
@@ -122,7 +119,6 @@ class PreparedPlan(ClosedOnExit):
     @property
     def stream(self) -> StreamHandle | None:
         """The stream that its runs are launched on; None where it is not one graph."""
-        self._is_alone = False
         return self._stream
 
     @property
@@ -150,12 +146,11 @@ class PreparedPlan(ClosedOnExit):
             return
         while self._has_arrays and not self._line.is_idle:  # others may come first
             await self._line.wait_reached(self._line.submitted)
-        mark, backend = self.submit(), self._backend
+        mark = self.submit()
         stream: StreamHandle = self._stream  # type: ignore[assignment]
         self._awaited += 1
         try:
-            if not await backend.ends_soon(stream, is_alone=self._is_alone):
-                await backend.wait_stream(stream, mark.position)
+            await self._backend.wait_stream(stream, mark.position)
         except anyio.get_cancelled_exc_class() as cancelled:
             await self._settle(cancelled)
             raise

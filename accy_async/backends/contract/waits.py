@@ -45,16 +45,10 @@ class Waits(Streams, Ownership):
             mark = Mark(mark.timeline, position)
         await self._wait_mark(mark)
 
-    async def ends_soon(self, stream: StreamHandle, *, is_alone: bool = False) -> bool:
-        """Give the loop a turn or some, where a stream's work may well be done by then.
+    async def ends_soon(self, stream: StreamHandle) -> bool:
+        """Give the loop a turn or two, where a stream's work may be done by then.
 
-        For who would have to make ready for a longer wait, and need not then. It takes
-        no longer than a millisecond or so.
-
-        Args:
-            stream: the stream.
-            is_alone: whether nobody else is going to submit to it meanwhile, or has the
-                timeline's `Timeline.request` called before. Else it is for a turn.
+        For who would have to make ready for a longer wait, and need not then.
 
         Returns:
             True where all work now submitted to it is done, and none of it failed.
@@ -62,7 +56,7 @@ class Waits(Streams, Ownership):
 
         Cancellation: as for `wait_stream`.
         """
-        del stream, is_alone
+        del stream
         return False
 
     async def wait_default_stream(self) -> None:

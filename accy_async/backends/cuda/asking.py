@@ -1,9 +1,9 @@
 """Asking the driver whether a stream is done, in place of a flag in the stream.
 
-A flag takes the device 1 to 3 us, at the end of the very work that is waited for. To
-ask takes the host as long, but while it would wait anyway. What is asked about is the
-stream, not a position on it: who submits more to it meanwhile puts the answer off. So
-it is done for a moment only, or where nobody else submits.
+What is asked about is the stream, not a position on it: who submits more to it
+meanwhile puts the answer off. And each question takes the driver's lock, and longer
+than to read a word. So it is done for a moment only, behind work that is over at once:
+there it costs less than to submit a flag.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from accy_async.backends.base import Backend
 from accy_async.backends.cuda.board import BUSY
 from accy_async.backends.cuda.thunks import address_of
 from accy_async.backends.loops import current_bell
-from accy_async.backends.pace import QUICK_NS, SPIN_NS
+from accy_async.backends.pace import QUICK_NS
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from accy_async.backends.cuda.objects import CudaStream
     from accy_async.backends.cuda.timeline import CudaTimeline
     from accy_async.backends.handles import StreamHandle
-    from accy_async.backends.loops import Bell
-    from accy_async.backends.pace import Pace
 
 __all__ = ["CudaAsking"]
 
@@ -43,30 +41,13 @@ class CudaAsking(Backend):
     _questions: threading.RLock
     """Held while the bindings ask about a stream: it is not destroyed meanwhile."""
 
-    async def ends_soon(self, stream: StreamHandle, *, is_alone: bool = False) -> bool:
-        """As the contract says; see `Waits.ends_soon`.
-
-        Where nobody else submits to the stream, for as long as its waits are polled.
-        """
+    async def ends_soon(self, stream: StreamHandle) -> bool:
+        """As the contract says; see `Waits.ends_soon`."""
         state: CudaStream = self._stream(stream)  # type: ignore[assignment]
         line = state.flags
-        if line.has_failed or state.is_lent or state.is_borrowed:
+        if not line.is_quick or line.has_failed or state.is_lent or state.is_borrowed:
             return False
-        position = line.submitted
-        if line.is_quick:
-            return await self._ends_at_once(line, position)
-        if not is_alone or line.is_flagged(position):
-            return False
-        bell, pace = current_bell(), line.pace_at(position)
-        line.is_quick = 0 < pace.noted <= QUICK_NS
-        pace.recall()
-        if bell.pollers or not pace.patience:
-            return False
-        bell.pollers += 1
-        try:
-            return await self._ends_in_time(line, position, bell, pace)
-        finally:
-            bell.pollers -= 1
+        return await self._ends_at_once(line, line.submitted)
 
     async def _ends_at_once(self, line: CudaTimeline, position: int) -> bool:
         """Whether a stream's end is there within a turn of the loop, or soon after.
@@ -83,38 +64,6 @@ class CudaAsking(Backend):
             return True
         line.is_quick = False
         line.begun = monotonic_ns() - 2 * QUICK_NS  # about when the first turn was over
-        return False
-
-    async def _ends_in_time(
-        self, line: CudaTimeline, position: int, bell: Bell, pace: Pace
-    ) -> bool:
-        """Whether a stream's end is there about when it should be.
-
-        Until shortly before the end may well be there it is not asked about: it is the
-        driver's lock that each question takes. Then such that an end at its usual time
-        does not fall into a turn. One that came sooner is seen late, and the pace finds
-        out.
-        """
-        await bell.turn()
-        now = begun = monotonic_ns()
-        soon = begun + pace.mean - 2 * pace.spread - SPIN_NS // 2
-        until = begun + pace.patience
-        while line.submitted == position:
-            if now < soon:
-                if bell.pollers == 1:  # nobody else of the loop is at it
-                    line.spin(position, min(SPIN_NS, soon - now))
-                has_ended = line.has_come(position)  # if anybody had it flagged
-            else:
-                has_ended = self._has_ended(line, position)
-            if has_ended:
-                pace.noted = monotonic_ns() - begun
-                return True
-            if now >= until:
-                break
-            await bell.turn()
-            now = monotonic_ns()
-        line.is_quick = False
-        line.begun = begun
         return False
 
     def _has_ended(self, line: CudaTimeline, position: int) -> bool:

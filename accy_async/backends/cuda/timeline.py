@@ -205,15 +205,6 @@ class CudaTimeline(Timeline):
             self._flagged = self.submitted
             self._flag(self, self._flagged)
 
-    def is_flagged(self, position: int) -> bool:
-        """True where the word will say when ``position`` is done."""
-        return position <= self._flagged
-
-    def pace_at(self, position: int) -> Pace:
-        """How long waits like one for a position, from now on, take."""
-        kind = self.kind_at(position)
-        return self.hub.paces.of(kind, position - self._completed)
-
     def kind_at(self, position: int) -> Hashable:
         """What waits for such work as there is at a position have in common."""
         work = self.journal.work[position & JOURNAL_MASK]
