@@ -23,8 +23,6 @@ from accy_async.backends.bell import Bell, Waiter
 from accy_async.errors import WrongEventLoop
 
 __all__ = [
-    "Bell",
-    "Waiter",
     "current_bell",
     "interruptible",
     "require_loop_of",

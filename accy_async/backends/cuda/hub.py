@@ -31,8 +31,8 @@ from accy_async.backends.cuda.scanner import Found, open_scanner
 from accy_async.backends.pace import Paces
 
 if TYPE_CHECKING:
+    from accy_async.backends.bell import Bell
     from accy_async.backends.cuda.timeline import CudaTimeline
-    from accy_async.backends.loops import Bell
 
 __all__ = ["Hub"]
 

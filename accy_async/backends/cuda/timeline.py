@@ -24,11 +24,12 @@ from accy_async.backends.arrival import arrive
 from accy_async.backends.completion import Completion
 from accy_async.backends.cuda.arrival import Arrival, sleep
 from accy_async.backends.journal import JOURNAL_MASK, Journal, Label
-from accy_async.backends.loops import Bell, current_bell
+from accy_async.backends.loops import current_bell
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError
 
 if TYPE_CHECKING:
+    from accy_async.backends.bell import Bell
     from accy_async.backends.cuda.hub import Hub
     from accy_async.backends.pace import Pace, Paces
 

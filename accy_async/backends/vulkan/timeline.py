@@ -19,7 +19,7 @@ from accy_async.backends.loops import current_bell
 from accy_async.backends.timeline import Timeline
 
 if TYPE_CHECKING:
-    from accy_async.backends.loops import Bell
+    from accy_async.backends.bell import Bell
     from accy_async.backends.pace import Pace, Paces
     from accy_async.backends.vulkan.streams import VulkanStream
 
