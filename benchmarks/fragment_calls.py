@@ -14,6 +14,7 @@ buffers that stay, as it is the peers'.
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -168,11 +169,17 @@ def _targets(case: Case, name: str) -> tuple[Target, ...]:
 
 
 async def _in_rounds(samples: dict[str, Sample]) -> tuple[dict[str, list[float]], int]:
+    """What each takes, in rounds, each of another order, and the number of rounds.
+
+    So none always comes behind the same one, and finds in the caches what that left.
+    """
     taken: dict[str, list[float]] = {name: [] for name in samples}
+    order, draw = list(samples), random.Random(ROUNDS)
     begun, number = time.perf_counter(), 0
     for number in range(ROUNDS + 2):
-        for name, sample in samples.items():
-            took = await sample()
+        draw.shuffle(order)
+        for name in order:
+            took = await samples[name]()
             if number > 1:
                 taken[name].append(took)
         if number > 3 and time.perf_counter() - begun > SPAN_S:
