@@ -178,7 +178,7 @@ def write(me, folder, ends):
     store, number = TuningStore(ArtifactStore(Path(folder))), 0
     while not number or time.monotonic() < ends:
         # One that only this process writes, and one that all write, each better.
-        store.keep(KIND, [numbered(1000 * me + number)])
+        store.keep(KIND, [numbered(10_000_000 * me + number)])
         store.keep(KIND, [numbered(999_999, 10**6 - 10 * number - me)])
         print(f"{me}\\n", end="", flush=True)
         number += 1
@@ -221,7 +221,9 @@ def test_eight_writers_lose_no_record(store: TuningStore) -> None:
     assert set(counts) == set(range(1, 9))
     kept = {record.key.element_count: record for record in store.load(KIND)}
     expected = {
-        1000 * me + number for me, count in counts.items() for number in range(count)
+        10_000_000 * me + number
+        for me, count in counts.items()
+        for number in range(count)
     }
     assert set(kept) == expected | {999_999}
     best = min(10**6 - 10 * (count - 1) - me for me, count in counts.items())
