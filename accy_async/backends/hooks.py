@@ -244,6 +244,11 @@ class BackendHooks(PeerHooks, ABC):
         """DLPack's device type and index of the memory; None where it has none."""
         return None
 
+    @property
+    def is_processor(self) -> bool:
+        """True where its memory is the host's, which other devices reach as such."""
+        return self.exchange_device == (1, 0)  # DLPack's kDLCPU
+
     def _borrow(self, address: int, byte_size: int, keeper: object) -> object:
         """Take another's memory; returns the payload of its resource."""
         del address, byte_size, keeper

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import attrs
 
-__all__ = ["CopyRoute", "Way"]
+if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
+
+__all__ = ["CopyRoute", "Way", "way_by_host"]
 
 
 class Way(str, Enum):
@@ -55,3 +59,13 @@ class CopyRoute:
         return (
             f"{self.source} → {self.target}: {self.way}, by {self.device}: {self.why}"
         )
+
+
+def way_by_host(device: Backend, peer: Backend) -> tuple[Way | None, str]:
+    """How a device that reaches host memory copies to and from a peer, and why so.
+
+    None, and why not, where the peer's memory is not the host's.
+    """
+    if peer.is_processor:
+        return Way.HOST, f"memory of {peer.device} is the host's"
+    return None, f"{device.device} reaches no memory of {peer.device}"

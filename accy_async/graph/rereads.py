@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["HostCopies", "pulled_early"]
 
 _COPIES = frozenset({CopyToDevice, CopyFromDevice, CopyBuffer})
-_PROCESSOR = (1, 0)
-"""DLPack's kDLCPU."""
 
 
 class HostCopies:
@@ -96,7 +94,7 @@ class HostCopies:
         if self._places is None:
             return False
         place = self._places.slots[self._plan.slot_index[slot]]
-        return self._device(place).exchange_device == _PROCESSOR
+        return self._device(place).is_processor
 
 
 def pulled_early(

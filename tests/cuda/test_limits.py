@@ -18,7 +18,7 @@ from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.graph.outcome import NodeSkipped
 from accy_async.session import Session, open_session
 from tests.cuda.playing import PlayingDriver, words
-from tests.cuda.test_loops import BODIES, KERNELS
+from tests.cuda.test_loops import BODIES, KERNELS, run_twice
 from tests.graphs.limits import LIMIT, Outcome, countdown, limited, outcome
 from tests.graphs.programs import Program, cpu_kernels
 
@@ -197,21 +197,4 @@ def test_random_graphs_within_their_limits(seed: int, length: int) -> None:
     if program.has_external or "can be lowered" not in program.plan.explain():
         return
 
-    async def main() -> None:
-        async with open_session("cuda") as session:
-            given = {
-                slot.name: session.allocate(slot.shape, U32)
-                for slot in program.plan.slots
-                if slot.name not in program.hosts
-                and not getattr(slot, "is_scratch", False)
-            }
-            options = LaunchOptions(runtime_scalars=program.scalars, lowering="always")
-            for _ in range(2):
-                expected = program.expected()
-                await session.run(program.plan, {**program.hosts, **given}, options)
-                for name, array in expected.items():
-                    np.testing.assert_array_equal(program.hosts[name], array, name)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(context, "load_driver", lambda: PlayingDriver(BODIES))
-        anyio.run(main)
+    run_twice(program)

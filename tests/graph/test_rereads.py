@@ -14,11 +14,9 @@ from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.rereads import HostCopies
 from accy_async.graph.whereabouts import Whereabouts
 
-PROCESSOR = SimpleNamespace(
-    writes_block=False, pulls_in_order=False, exchange_device=(1, 0)
-)
-GPU = SimpleNamespace(writes_block=True, pulls_in_order=False, exchange_device=(2, 0))
-PATIENT = SimpleNamespace(writes_block=True, pulls_in_order=True, exchange_device=None)
+PROCESSOR = SimpleNamespace(writes_block=False, pulls_in_order=False, is_processor=True)
+GPU = SimpleNamespace(writes_block=True, pulls_in_order=False, is_processor=False)
+PATIENT = SimpleNamespace(writes_block=True, pulls_in_order=True, is_processor=False)
 
 
 def named(

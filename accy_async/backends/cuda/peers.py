@@ -19,7 +19,7 @@ from accy_async.backends.base import Backend
 from accy_async.backends.cuda.copies import CudaCopies
 from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
 from accy_async.backends.peerhooks import Staging
-from accy_async.backends.routes import Way
+from accy_async.backends.routes import Way, way_by_host
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
@@ -129,15 +129,10 @@ class CudaPeers(CudaCopies):
             if self._access_to(peer).is_possible:
                 return Way.PEER, f"{self.device} has access to memory of {peer.device}"
             return None, f"the driver gives {self.device} no access to {peer.device}"
-        return self._way_by_host(peer)
+        return way_by_host(self, peer)
 
     def _way_from(self, peer: Backend) -> tuple[Way | None, str]:
-        return self._way_by_host(peer)
-
-    def _way_by_host(self, peer: Backend) -> tuple[Way | None, str]:
-        if peer.exchange_device == (1, 0):  # DLPack's kDLCPU
-            return Way.HOST, f"memory of {peer.device} is the host's"
-        return None, f"{self.device} reaches no memory of {peer.device}"
+        return way_by_host(self, peer)
 
     def _access_to(self, peer: CudaPeers) -> PeerAccess:
         access = self._accesses.get(peer)

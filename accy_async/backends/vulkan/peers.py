@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from accy_async.backends.completion import Completion
 from accy_async.backends.hostmemory import host_bytes
-from accy_async.backends.routes import Way
+from accy_async.backends.routes import Way, way_by_host
 from accy_async.backends.vulkan.graphs import VulkanGraphs
 from accy_async.backends.vulkan.operations import Upload
 from accy_async.backends.vulkan.streams import Operation, take_failure
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from accy_async.backends.vulkan.timeline import VulkanTimeline
 
 __all__ = ["VulkanPeers"]
-
-_PROCESSOR = (1, 0)
-"""DLPack's kDLCPU."""
 
 
 class VulkanPeers(VulkanGraphs):
@@ -56,12 +53,10 @@ class VulkanPeers(VulkanGraphs):
             line.watch(awaited, _Arrival(operation, self._hub))
 
     def _way_to(self, peer: Backend) -> tuple[Way | None, str]:
-        if peer.exchange_device == _PROCESSOR:
-            return Way.HOST, f"memory of {peer.device} is the host's"
-        return None, f"{self.device} reaches no memory of {peer.device}"
+        return way_by_host(self, peer)
 
     def _way_from(self, peer: Backend) -> tuple[Way | None, str]:
-        return self._way_to(peer)
+        return way_by_host(self, peer)
 
     def _copy_out(
         self,
