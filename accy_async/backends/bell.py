@@ -125,11 +125,17 @@ class Bell(ABC):
     def duplicate(self) -> int | None:
         """A descriptor of the caller's own that rings when eight bytes are written.
 
-        None where the loop has ended, or watches no descriptors.
+        None where the loop has ended, or watches no descriptors, or the process has as
+        many open as it may: then `post` is the way in.
         """
         with self._lock:
             descriptor = None if self._is_closed else self._fileno()
-            return None if descriptor is None else os.dup(descriptor)
+            if descriptor is None:
+                return None
+            try:
+                return os.dup(descriptor)
+            except OSError:
+                return None
 
     def post(self, waiter: Waiter) -> None:
         """Wake somebody: at once on the loop's thread, else by ringing."""

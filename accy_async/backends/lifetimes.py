@@ -211,10 +211,19 @@ class ResourceTable:
         destroy_each(self._free_late, idle, "freed")
         return len(idle)
 
+    def sweep_unattended(self) -> None:
+        """`sweep`, on a thread of the device's own: nothing that is raised ends it."""
+        try:
+            self.sweep()
+        except BaseException as error:  # noqa: BLE001 - told to who closes the backend
+            self.refusals.note(None, error, "looking for what has become idle")
+
     def _free_late(self, resource: Resource) -> None:
         try:
             self._free(resource)
-        except Exception as error:  # noqa: BLE001 - told to its owner
+        except BaseException as error:
+            if not isinstance(error, Exception) and _is_interruptible():
+                raise
             what = f"freeing {resource.name}, which was destroyed while in use"
             self.refusals.note(resource.owner, error, what)
 
@@ -332,6 +341,11 @@ class Reaper:
 
     def __len__(self) -> int:
         return len(self._table.retired())
+
+
+def _is_interruptible() -> bool:
+    """True on the only thread that interrupts come to: elsewhere they are errors."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _owned(resources: Iterable[Resource], owner: Owner | None) -> list[Resource]:

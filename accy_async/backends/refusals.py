@@ -11,7 +11,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from accy_async.errors import DeviceLost
+from accy_async.errors import DeviceError, DeviceLost
 
 if TYPE_CHECKING:
     from accy_async.backends.owners import Owner
@@ -29,7 +29,7 @@ class Refusals:
         self._kept: list[tuple[Owner | None, Exception]] = []
         self._is_closed = False
 
-    def note(self, owner: Owner | None, error: Exception, what: str) -> None:
+    def note(self, owner: Owner | None, error: BaseException, what: str) -> None:
         """Keep what an owner's object could not be destroyed with.
 
         The loss of the device is told by itself, and is not kept. Once the backend was
@@ -37,11 +37,15 @@ class Refusals:
 
         Args:
             owner: whose object it was; None for nobody's.
-            error: what the device said.
+            error: what the device said. What is no Exception becomes the cause of one:
+                it would pass by whoever handles the errors of a cleanup.
             what: what was being done, for a note of the error.
         """
         if isinstance(error, DeviceLost):
             return
+        if not isinstance(error, Exception):
+            stray, error = error, DeviceError(f"{type(error).__name__}: {error}")
+            error.__cause__ = stray
         error.add_note(what)
         with self._lock:
             if not self._is_closed:

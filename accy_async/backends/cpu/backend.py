@@ -257,7 +257,7 @@ class CpuBackend(CpuPeers):
 
         def sweep() -> None:
             if (found := table()) is not None:
-                found.sweep()
+                found.sweep_unattended()
 
         stream = CpuStream(CpuTimeline(name), priority, self._lock, sweep)
         self._opened.add(stream)

@@ -258,16 +258,22 @@ class WorkerPool:
             heapq.heappop(heap)
         return heap[0][2] if heap else None
 
-    def _call_workers(self, wanted: int) -> None:
+    def _call_workers(self, wanted: int) -> bool:
+        """Have so many workers look for work; False where not one could be had."""
         if wanted <= 0:
-            return
+            return True
         woken = min(wanted, self._idle)
         self._idle -= woken
         self._cond.notify(woken)
-        for _ in range(min(wanted - woken, self.size - self._threads)):
+        for started in range(min(wanted - woken, self.size - self._threads)):
+            name = f"accy_async cpu worker {self._threads + 1}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more
+                return woken + started > 0
             self._threads += 1
-            name = f"accy_async cpu worker {self._threads}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        return True
 
     def _take_part(self, own: Job, scratch: Scratch) -> None:
         """Run chunks of one job while it is its turn; the lock is held."""
@@ -277,9 +283,15 @@ class WorkerPool:
             self._run_chunk(own, scratch)
         # Whoever leaves a place hands it on, so that no job waits beside it.
         if self._running < self.size and self._most_urgent() is not None:
-            self._call_workers(1)
+            if not self._call_workers(1):
+                self._do_all(scratch)
         elif self._is_closed and self._most_urgent() is None:
             self._wake_all()  # those that found every place taken since
+
+    def _do_all(self, scratch: Scratch) -> None:
+        """Run whatever there is, as there is no worker to; the lock is held."""
+        while self._running < self.size and (job := self._most_urgent()) is not None:
+            self._run_chunk(job, scratch)
 
     def _serve(self) -> None:
         scratch = Scratch()

@@ -5,9 +5,11 @@ or the backend closed, and the queue is empty. It runs the operations in order,
 says on the stream's timeline what came of each, and sweeps the backend's table,
 so that what was destroyed while in use is freed when its last use is done.
 
-Nothing that an operation raises ends the thread: it becomes the operation's
-`DeviceError`. Operations in a failed range are skipped, but for those that keep
-order between streams: what is submitted once the failure was told relies on it.
+Nothing that is raised there ends the thread. What an operation raises, or its guard,
+becomes the operation's `DeviceError`; what cannot be freed is told to its owner in the
+end (`accy_async.backends.refusals`). Operations in a failed range are skipped, but for
+those that keep order between streams: what is submitted once the failure was told
+relies on it.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class CpuStream(StreamState):
         timeline: how far it has come.
         priority: its urgency; lower is more urgent.
         lock: the backend's submission lock.
-        sweep: frees what has become idle.
+        sweep: frees what has become idle; it raises nothing.
     """
 
     def __init__(
@@ -140,10 +142,25 @@ class CpuStream(StreamState):
         return self._thread is not None
 
     def submit(self, operation: Operation) -> None:
-        """Put an operation at the end of the queue; under the submission lock."""
-        self._queue.put(operation)
-        if self._thread is None:
+        """Put an operation at the end of the queue; under the submission lock.
+
+        Raises:
+            DeviceError: the system has no thread for it. It is as if it had not been
+                submitted.
+        """
+        if self._thread is not None:
+            self._queue.put(operation)
+            return
+        try:
             self._start()
+        except RuntimeError as error:
+            self.timeline.complete(operation.position)  # all before it is done
+            raise DeviceError(
+                f"the stream's thread was not started: {error}", stream=self.id
+            ) from error
+        self._queue.put(operation)
+        if self._is_stopping:
+            self._queue.put(None)
 
     def stop(self) -> None:
         """Let the thread end when the queue is empty; any thread, waits for nothing.
@@ -170,10 +187,9 @@ class CpuStream(StreamState):
 
     def _start(self) -> None:
         name = f"accy_async cpu {self.timeline.name}"
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
-        if self._is_stopping:
-            self._queue.put(None)
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _serve(self) -> None:
         while True:
@@ -195,20 +211,17 @@ class CpuStream(StreamState):
         if not operation.keeps_order and timeline.error_at(position) is not None:
             return
         guard = operation.guard
-        if guard is not None and guard.blocks():
-            return
         try:
+            if guard is not None and guard.blocks():
+                return
             error = operation.run(self)
         except BaseException as cause:  # noqa: BLE001 - it is reported by the waits
             error = operation.broken(cause, self)
             # The traceback would keep the operation's memory alive.
             error.__cause__ = cause.with_traceback(None)
         if guard is not None:
-            if error is None:
-                guard.ended()
-            else:
-                guard.failed(error)
-        elif error is not None:
+            error = _told(guard, error)
+        if error is not None:
             timeline.fail(position, error)
 
     def _may_end(self) -> bool:
@@ -219,3 +232,17 @@ class CpuStream(StreamState):
                 return False
             self._thread = None
             return True
+
+
+def _told(guard: Guard, error: DeviceError | None) -> DeviceError | None:
+    """Tell a guard how its operation ended; gives what it could not be told."""
+    try:
+        if error is None:
+            guard.ended()
+        else:
+            guard.failed(error)
+    except BaseException as cause:  # noqa: BLE001 - the waits report it
+        failed = DeviceError(f"the guard failed: {type(cause).__name__}: {cause}")
+        failed.__cause__ = cause.with_traceback(None)
+        return failed
+    return None

@@ -18,6 +18,7 @@ Order of locks: the backend's, the hub's, a timeline's.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import weakref
@@ -29,12 +30,15 @@ from typing import TYPE_CHECKING
 from accy_async.backends.cuda.board import NO_BELL
 from accy_async.backends.cuda.scanner import Found, open_scanner
 from accy_async.backends.pace import Paces
+from accy_async.errors import AccyError, RuntimeUnavailable
 
 if TYPE_CHECKING:
     from accy_async.backends.bell import Bell
     from accy_async.backends.cuda.timeline import CudaTimeline
 
 __all__ = ["Hub"]
+
+_log = logging.getLogger("accy_async.backends")
 
 _SWEEP_NS = 50_000_000
 """How often the driver is asked about the streams that somebody waits for."""
@@ -46,7 +50,7 @@ class Hub:
     Args:
         words: the address of the streams' words.
         count: how many there are.
-        after: called on the second thread after something got done.
+        after: called on the second thread after something got done; it raises nothing.
         has_chores: whether there is something for ``after`` to do.
     """
 
@@ -66,12 +70,16 @@ class Hub:
         self._own: set[CudaTimeline] = set()
         self._ended: deque[_Door] = deque()
         self._work: SimpleQueue[Found] = SimpleQueue()
-        self._has_threads = False
+        self._to_start = [("hub", self._serve), ("scanner", self._scan)]
         self._is_closed = False
         _HUBS.add(self)
 
     def expect(self, line: CudaTimeline) -> None:
-        """See to everybody who waits for this stream; any thread, never blocks long."""
+        """See to everybody who waits for this stream; any thread, never blocks long.
+
+        Raises:
+            RuntimeUnavailable: there is no thread to do it with.
+        """
         with self._lock:
             self._expect(line)
 
@@ -102,12 +110,27 @@ class Hub:
             door.lines.add(line)
         descriptor = NO_BELL if door is None else door.descriptor
         self.scanner.arm(line.slot, position, near, late, descriptor)
-        if not self._has_threads:
-            self._has_threads = True
-            for name, target in (("scanner", self._scan), ("hub", self._serve)):
-                threading.Thread(
-                    target=target, name=f"accy_async cuda {name}", daemon=True
-                ).start()
+        if self._to_start:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the threads.
+
+        Raises:
+            RuntimeUnavailable: the system has none to give; the next wait tries again.
+        """
+        while self._to_start:
+            name, target = self._to_start[-1]
+            thread = threading.Thread(
+                target=target, name=f"accy_async cuda {name}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise RuntimeUnavailable(
+                    f"no thread to wait for the device with: {error}"
+                ) from error
+            self._to_start.pop()
 
     def forget(self, line: CudaTimeline) -> None:
         """Leave a stream's slot to others: all that was submitted to it is done."""
@@ -210,7 +233,12 @@ class Hub:
             for door in self._doors.values():
                 lines += door.lines
         for line in lines:
-            if line.is_idle:  # asks it
+            try:
+                is_idle = line.is_idle
+            except AccyError as error:  # it is asked again, and its word may still come
+                _log.warning("asking the driver about %s: %s", line.name, error)
+                continue
+            if is_idle:
                 self.expect(line)
 
 

@@ -16,7 +16,7 @@ from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.objects import CudaStream
 from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.cuda.timeline import CudaTimeline
-from accy_async.errors import AccyError, DeviceError, DeviceLost
+from accy_async.errors import DeviceError, DeviceLost
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.memory import PinnedPool
@@ -197,12 +197,12 @@ class CudaWaiting(CudaAsking):
 
     def _after_completion(self) -> None:
         """Free what became idle; the hub calls this."""
-        self._table.sweep()
         try:
+            self._table.sweep()
             self._unload_if_idle()
             if self._is_closed:
                 self._give_back()
-        except (AccyError, ExceptionGroup) as error:
+        except Exception as error:  # noqa: BLE001 - told to who closes the backend
             # Nobody asked; a device that is lost tells everybody who does.
             self._table.refusals.note(None, error, "giving the device back")
 

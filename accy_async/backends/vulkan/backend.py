@@ -170,7 +170,7 @@ class VulkanBackend(VulkanPeers):
 
     def leave(self) -> None:
         """The hub's thread ends: it does what it was waited for with."""
-        self._give_back()
+        self._give_back_late()
 
     def has_ended(self) -> bool:
         """True where nothing will come any more; the hub asks."""
@@ -212,7 +212,14 @@ class VulkanBackend(VulkanPeers):
         """Free what became idle, and the device once it is not needed any more."""
         self._table.sweep()
         if self._is_closed:
+            self._give_back_late()
+
+    def _give_back_late(self) -> None:
+        """`_give_back` where nobody asked: what is refused is kept for who closes."""
+        try:
             self._give_back()
+        except Exception as error:  # noqa: BLE001 - as said
+            self._table.refusals.note(None, error, "giving the device back")
 
     # Hooks
 

@@ -276,9 +276,12 @@ def fail(
 ) -> None:
     """Say that an operation failed, before it is completed."""
     if guard is not None:
-        guard.failed(error)
-    else:
-        stream.timeline.fail(position, error)
+        try:
+            guard.failed(error)
+            return
+        except Exception as cause:  # noqa: BLE001 - the waits report both
+            error.add_note(f"and its guard failed: {type(cause).__name__}: {cause}")
+    stream.timeline.fail(position, error)
 
 
 def _finish(ended: Ended) -> DeviceError | None:

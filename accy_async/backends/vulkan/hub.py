@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from accy_async.backends.vulkan.results import VkResult, VulkanError
+from accy_async.errors import RuntimeUnavailable
 
 if TYPE_CHECKING:
     from accy_async.backends.vulkan.device import VulkanDevice
@@ -77,7 +78,12 @@ class Hub:
         )
 
     def ring(self) -> None:
-        """Have the thread look at everything anew; any thread, never blocks."""
+        """Have the thread look at everything anew; any thread, never blocks.
+
+        Raises:
+            RuntimeUnavailable: the system has no thread to give; the next ring tries
+                again.
+        """
         with self._cond:
             self._ring()
 
@@ -114,10 +120,14 @@ class Hub:
     def _ring(self) -> None:
         """Wake the thread, wherever it waits; the condition is held."""
         if self._thread is None and not self._is_stopping:
-            self._thread = threading.Thread(
-                target=self._serve, name=self._name, daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise RuntimeUnavailable(
+                    f"no thread to wait for the device with: {error}"
+                ) from error
+            self._thread = thread
         if self._is_rung:
             return
         self._is_rung = True
@@ -139,20 +149,34 @@ class Hub:
             if self._is_stopping or backend.has_ended():
                 backend.leave()
                 return
-            backend.finish()
-            waits = backend.awaited()
-            if waits:
-                error = self._wait(waits)
-                if error is not None:
-                    backend.lose_to(error)
-                del backend, waits
-                continue
-            backend.after()  # somebody else may have finished the last of it
+            try:
+                is_at_work = self._follow(backend)
+            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+                lost = VulkanError(
+                    f"following the device failed: {type(error).__name__}: {error}"
+                )
+                lost.__cause__ = error.with_traceback(None)
+                backend.lose_to(lost)
+                is_at_work = False  # nothing will come any more
             del backend
+            if is_at_work:
+                continue
             with self._cond:
                 self._is_asleep = True
                 self._cond.wait_for(lambda: self._is_rung)
                 self._is_asleep = self._is_rung = False
+
+    def _follow(self, backend: Finishes) -> bool:
+        """Finish what has run, and wait for more; False where there is nothing to."""
+        backend.finish()
+        waits = backend.awaited()
+        if not waits:
+            backend.after()  # somebody else may have finished the last of it
+            return False
+        error = self._wait(waits)
+        if error is not None:
+            backend.lose_to(error)
+        return True
 
     def _wait(self, waits: Mapping[VulkanQueue, int]) -> VulkanError | None:
         """Wait for one of these to come as far, or for a ring; what went wrong."""

@@ -130,14 +130,14 @@ class VulkanSubmitting(VulkanFinishing):
         """Hand an operation over; what fails of a late one its waits are told."""
         position, line, guard = operation.position, stream.timeline, operation.guard
         stream.journal.note(position, operation.work)
-        if not operation.keeps_order and (
-            (line.has_failed and line.error_at(position) is not None)
-            or (guard is not None and guard.blocks())
-        ):
-            operation.release()
-            stream.end_with(position)
-            return
         try:
+            if not operation.keeps_order and (
+                (line.has_failed and line.error_at(position) is not None)
+                or (guard is not None and guard.blocks())
+            ):
+                operation.release()
+                stream.end_with(position)
+                return
             operation.hand_over(stream)
         except BaseException as error:
             operation.release()
@@ -215,8 +215,8 @@ class VulkanSubmitting(VulkanFinishing):
             moved = True
             try:
                 self._hand_over(stream, operation, is_late=True)
-            except AccyError:
-                continue  # whoever waits is told
+            except Exception:  # noqa: BLE001 - whoever waits is told
+                continue
         if not stream.pending:
             self._stalled.pop(stream, None)
         return moved
