@@ -113,3 +113,29 @@ def test_the_device_is_given_back_behind_who_makes_something(
     assert backend._is_given_back
     assert driver.made() == {}
     assert driver.calls[-1] == "cuDevicePrimaryCtxRelease"
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_whatever_the_hub_meets_is_kept_and_raised_to_nobody_there(
+    driver: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_closed: bool,
+) -> None:
+    """Not only what the driver says."""
+    backend = CudaBackend()
+    if is_closed:
+        backend._table.refusals.close()
+
+    def refuse() -> None:
+        raise OSError("cannot unmap")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_unload_if_idle", refuse)
+        backend._after_completion()
+    assert ("cannot unmap" in caplog.text) is is_closed
+    if is_closed:
+        backend.close()
+        return
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="cannot unmap")):
+        backend.close()

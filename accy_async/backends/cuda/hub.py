@@ -92,6 +92,8 @@ class Hub:
 
     def _expect(self, line: CudaTimeline) -> None:
         demand = None if self._is_closed or line.is_detached else line.demand()
+        if demand is not None and self._to_start:
+            self._start()
         door = self._doors.get(line.bell) if line.bell is not None else None
         if door is not None:
             door.lines.discard(line)
@@ -110,8 +112,6 @@ class Hub:
             door.lines.add(line)
         descriptor = NO_BELL if door is None else door.descriptor
         self.scanner.arm(line.slot, position, near, late, descriptor)
-        if self._to_start:
-            self._start()
 
     def _start(self) -> None:
         """Start the threads.

@@ -277,7 +277,7 @@ class CudaTimeline(Timeline):
                     self._waiters[completion] = position
             if not is_lost:
                 if not completion.looks_itself:
-                    self.hub.expect_also(self, position, completion.bell)
+                    self._have_awaited(position, completion)
                 return
         completion.set()
 
@@ -331,6 +331,13 @@ class CudaTimeline(Timeline):
         return sleep(self, position, bell, begun, pace)
 
     # Within
+
+    def _have_awaited(self, position: int, completion: Completion) -> None:
+        try:
+            self.hub.expect_also(self, position, completion.bell)
+        except BaseException:  # there is nobody to set it
+            super().unwatch(completion)
+            raise
 
     def _is_covered(self) -> bool:
         """Whether a waiter looks itself, and so sees to every finisher; locked."""
