@@ -155,6 +155,7 @@ async def test_kernels_are_split_over_the_workers_that_can_be_had(
             backend.launch(cpu.request("count", [buffer], grid=grid, stream=stream))
         for stream in streams:
             await backend.wait_stream(stream)
+    assert isinstance(backend, CpuBackend)
     assert not backend._pool.has_threads
     for stream, buffer in zip(streams, buffers, strict=True):
         assert await cpu.read(buffer, stream) == [1] * blocks
@@ -178,7 +179,12 @@ def test_who_finds_no_worker_for_a_more_urgent_job_does_it_alone(
     pool, ran = WorkerPool(1), []
     may_post, is_posted = threading.Event(), threading.Event()
     urgent = Calls(-1, lambda: ran.append("urgent"))
-    monkeypatch.setattr(urgent, "wait", lambda: (is_posted.set(), Calls.wait(urgent)))
+
+    def wait_posted() -> None:
+        is_posted.set()
+        Calls.wait(urgent)
+
+    monkeypatch.setattr(urgent, "wait", wait_posted)
 
     def post() -> None:
         may_post.wait()
