@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import cast
+from functools import partial
+from typing import Any
 
 import attrs
 
@@ -22,6 +23,12 @@ __all__ = ["ADDED", "canonical_bytes", "digest", "fingerprint"]
 ADDED = {"fingerprint": "where it is not the default"}
 """Metadata of a field that its class did not always have. It is written only where it
 has another value than its default, so that older fingerprints stay what they were."""
+
+_Seen = dict[int, tuple[object, int, int]]
+"""The attrs values that were written already, by identity, each with where it is in
+what was written. It holds them, so that no other takes an identity over."""
+
+_Writer = Callable[[bytearray, Any, _Seen], None]
 
 
 def fingerprint(value: object) -> int:
@@ -45,12 +52,37 @@ def canonical_bytes(value: object) -> bytes:
         InvalidType: the value, or something within it, is of another kind.
     """
     out = bytearray()
-    _write(out, value)
+    _write(out, value, {})
     return bytes(out)
 
 
-def _part(out: bytearray, kind: bytes, data: bytes) -> None:
-    out += kind + len(data).to_bytes(8, "big") + data
+_WRITERS: dict[type, _Writer] = {}
+"""How values of a class are written: worked out at the first one."""
+
+
+def _write(out: bytearray, value: object, seen: _Seen) -> None:
+    kind = type(value)
+    writer = _WRITERS.get(kind)
+    if writer is None:
+        writer = _WRITERS[kind] = _writer_of(kind, value)
+    writer(out, value, seen)
+
+
+def _writer_of(kind: type, value: object) -> _Writer:
+    if issubclass(kind, Enum):
+        return partial(_write_member, {})
+    for kinds, writer in _PLAIN:
+        if issubclass(kind, kinds):
+            return writer
+    if attrs.has(kind):
+        return partial(_write_fields, _begun(kind), _fields(kind))
+    raise InvalidType(
+        "fingerprint", value, "a value made of attrs classes, enums and plain data"
+    )
+
+
+def _part(kind: bytes, data: bytes) -> bytes:
+    return kind + len(data).to_bytes(8, "big") + data
 
 
 def _begin(out: bytearray, kind: bytes) -> int:
@@ -63,75 +95,120 @@ def _end(out: bytearray, begin: int) -> None:
     out[begin - 8 : begin] = (len(out) - begin).to_bytes(8, "big")
 
 
-def _write(out: bytearray, value: object) -> None:
-    if value is None:
-        _part(out, b"N", b"")
-    elif isinstance(value, Enum):
-        begin = _begin(out, b"E")
-        _write(out, (type(value).__name__, value.value))
-        _end(out, begin)
-    elif isinstance(value, bool):
-        _part(out, b"B", b"\1" if value else b"\0")
-    elif isinstance(value, int):
-        size = value.bit_length() // 8 + 1
-        _part(out, b"I", value.to_bytes(size, "big", signed=True))
-    elif isinstance(value, float):
-        _part(out, b"F", struct.pack(">d", value))
-    elif isinstance(value, str):
-        _part(out, b"S", value.encode("utf-8", "surrogatepass"))
-    elif isinstance(value, (bytes, bytearray, memoryview)):
-        _part(out, b"Y", bytes(value))
-    else:
-        _write_compound(out, value)
+def _write_none(out: bytearray, _: None, __: _Seen) -> None:
+    out += _part(b"N", b"")
 
 
-def _write_compound(out: bytearray, value: object) -> None:
-    if isinstance(value, (tuple, list)):
-        begin = _begin(out, b"T")
-        for item in value:
-            _write(out, item)
-        _end(out, begin)
-    elif isinstance(value, (set, frozenset)):
-        _part(out, b"Z", b"".join(sorted(canonical_bytes(item) for item in value)))
-    elif isinstance(value, Mapping):
-        pairs = sorted(canonical_bytes(pair) for pair in value.items())
-        _part(out, b"M", b"".join(pairs))
-    elif attrs.has(type(value)):
-        _write_fields(out, cast("attrs.AttrsInstance", value))
-    else:
-        raise InvalidType(
-            "fingerprint", value, "a value made of attrs classes, enums and plain data"
+def _write_bool(out: bytearray, value: bool, _: _Seen) -> None:
+    out += _part(b"B", b"\1" if value else b"\0")
+
+
+def _write_int(out: bytearray, value: int, _: _Seen) -> None:
+    size = value.bit_length() // 8 + 1
+    out += b"I" + size.to_bytes(8, "big") + value.to_bytes(size, "big", signed=True)
+
+
+def _write_float(out: bytearray, value: float, _: _Seen) -> None:
+    out += _part(b"F", struct.pack(">d", value))
+
+
+def _write_str(out: bytearray, value: str, _: _Seen) -> None:
+    out += _part(b"S", value.encode("utf-8", "surrogatepass"))
+
+
+def _write_bytes(
+    out: bytearray, value: bytes | bytearray | memoryview, _: _Seen
+) -> None:
+    out += _part(b"Y", bytes(value))
+
+
+def _write_sequence(
+    out: bytearray, value: tuple[object, ...] | list[object], seen: _Seen
+) -> None:
+    begin = _begin(out, b"T")
+    for item in value:
+        _write(out, item, seen)
+    _end(out, begin)
+
+
+def _write_set(
+    out: bytearray, value: set[object] | frozenset[object], _: _Seen
+) -> None:
+    out += _part(b"Z", b"".join(sorted(canonical_bytes(item) for item in value)))
+
+
+def _write_mapping(out: bytearray, value: Mapping[object, object], _: _Seen) -> None:
+    pairs = sorted(canonical_bytes(pair) for pair in value.items())
+    out += _part(b"M", b"".join(pairs))
+
+
+def _write_member(
+    written: dict[Enum, bytes], out: bytearray, value: Enum, _: _Seen
+) -> None:
+    """A member of an enum, of which each is encoded once."""
+    data = written.get(value)
+    if data is None:
+        inner = canonical_bytes((type(value).__name__, value.value))
+        data = written[value] = _part(b"E", inner)
+    out += data
+
+
+_PLAIN: tuple[tuple[tuple[type, ...], _Writer], ...] = (
+    ((type(None),), _write_none),
+    ((bool,), _write_bool),
+    ((int,), _write_int),
+    ((float,), _write_float),
+    ((str,), _write_str),
+    ((bytes, bytearray, memoryview), _write_bytes),
+    ((tuple, list), _write_sequence),
+    ((set, frozenset), _write_set),
+    ((Mapping,), _write_mapping),
+)
+
+
+def _begun(kind: type) -> bytes:
+    """How a value of an attrs class begins, its three lengths not known yet."""
+    name = _part(b"S", kind.__name__.encode())
+    return b"A" + bytes(8) + b"T" + bytes(8) + name + b"T" + bytes(8)
+
+
+def _fields(kind: type) -> tuple[tuple[str, bytes, bool, object], ...]:
+    """Name, how its pair begins, whether left out at its default, and the default."""
+    return tuple(
+        (
+            field.name,
+            b"T" + bytes(8) + _part(b"S", field.name.encode()),
+            "fingerprint" in field.metadata,
+            field.default,
         )
+        for field in attrs.fields(kind)
+        if field.eq
+    )
 
 
-_FIELDS: dict[type, tuple[tuple[str, bool, object], ...]] = {}
-"""For each class its fields: name, whether left out at its default, the default."""
-
-
-def _fields(value: attrs.AttrsInstance) -> tuple[tuple[str, bool, object], ...]:
-    kind = type(value)
-    found = _FIELDS.get(kind)
-    if found is None:
-        found = _FIELDS[kind] = tuple(
-            (field.name, "fingerprint" in field.metadata, field.default)
-            for field in attrs.fields(kind)
-            if field.eq
-        )
-    return found
-
-
-def _write_fields(out: bytearray, value: attrs.AttrsInstance) -> None:
-    whole = _begin(out, b"A")
-    named = _begin(out, b"T")
-    _write(out, type(value).__name__)
-    fields = _begin(out, b"T")
-    for name, is_added, default in _fields(value):
+def _write_fields(
+    begun: bytes,
+    fields: tuple[tuple[str, bytes, bool, object], ...],
+    out: bytearray,
+    value: object,
+    seen: _Seen,
+) -> None:
+    written = seen.get(id(value))
+    if written is not None:
+        _, start, end = written
+        out += out[start:end]
+        return
+    start = len(out)
+    out += begun
+    first = len(out)
+    for name, pair, is_added, default in fields:
         held = getattr(value, name)
         if is_added and held == default:
             continue
-        pair = _begin(out, b"T")
-        _write(out, name)
-        _write(out, held)
-        _end(out, pair)
-    for begin in (fields, named, whole):
+        begin = len(out) + 9
+        out += pair
+        _write(out, held, seen)
+        out[begin - 8 : begin] = (len(out) - begin).to_bytes(8, "big")
+    for begin in (first, start + 18, start + 9):
         _end(out, begin)
+    seen[id(value)] = value, start, len(out)
