@@ -14,7 +14,8 @@ What can be relied on:
   pruning removes.
 * Trouble with the disk is logged and costs the entry, nothing else: whoever keeps
   something has it already.
-* The folder's size is bounded: what was used longest ago goes first. Each process
+* The folder's size is bounded: what was used longest ago goes first, to within the
+  hour where all of a schema was read at once. Each process
   looks at the whole folder only after it has written a part of the limit, so that
   several at once may go beyond it by that part each.
 
@@ -26,15 +27,18 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 
+from accy_async.artifact.files import SUFFIX, files_of, read_file, unlink
 from accy_async.artifact.sealed import MOST_PAYLOAD_BYTES, seal, sealed_size, unseal
 from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
 from accy_async.values import integer, number, text
@@ -53,7 +57,6 @@ CACHE_FOLDER_VARIABLE = "ACCY_ASYNC_CACHE_DIR"
 
 DEFAULT_STORE_BYTES = 1 << 30
 
-_SUFFIX = ".sealed"
 _TEMPORARY = ".new-"
 _STALE_TEMPORARY_S = 3600.0
 """A temporary file as old as this has no writer any more."""
@@ -61,13 +64,19 @@ _STALE_TEMPORARY_S = 3600.0
 _PRUNE_TO = 0.9
 """Pruning leaves this part of the limit, so that the next entry has room."""
 
+_USED_WITHIN_S = 3600.0
+"""Reading a whole schema leaves the time of use of what was used so lately as it is."""
+
 _LOOK_AFTER = 1 / 16
 """The part of the limit that a process writes before it looks at the whole folder."""
 
 _log = logging.getLogger("accy_async.artifact.store")
 
-_SCHEMA = text(pattern=r"[a-z][a-z0-9_]*(-[0-9]+)?", what="a name as cubin-1")
-_KEY = text(pattern=r"[0-9a-f]{64}", what="a SHA-256 in hexadecimal, from `digest`")
+_SCHEMA_NAME = re.compile(r"[a-z][a-z0-9_]*(-[0-9]+)?")
+_SCHEMA = text(pattern=_SCHEMA_NAME.pattern, what="a name as cubin-1")
+_KEY_PATTERN = r"[0-9a-f]{64}"
+_KEY = text(pattern=_KEY_PATTERN, what="a SHA-256 in hexadecimal, from `digest`")
+_FILE_NAME = re.compile(f"({_KEY_PATTERN}){re.escape(SUFFIX)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -105,11 +114,27 @@ class PruneReport:
 
 
 @attrs.frozen
-class _Address:
-    """Where something is kept: checked, so that it is a path within the folder."""
+class _Schema:
+    """What a folder's name says: checked, so that it is a path within the folder."""
 
     schema: str = attrs.field(validator=_SCHEMA)
+
+
+@attrs.frozen
+class _Address(_Schema):
+    """Where something is kept, checked as well."""
+
     key: str = attrs.field(validator=_KEY)
+
+
+class _File(NamedTuple):
+    """A `StoreEntry` as it is found, which there may be very many of."""
+
+    path: str
+    schema: str
+    key: str
+    byte_size: int
+    used_at: float
 
 
 class ArtifactStore:
@@ -136,7 +161,7 @@ class ArtifactStore:
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._written_bytes = max_bytes  # so that the first entry makes it look
-        self._told: set[Path] = set()
+        self._told: set[str] = set()
 
     def __repr__(self) -> str:
         return f"ArtifactStore({str(self.folder)!r}, max_bytes={self.max_bytes})"
@@ -151,27 +176,29 @@ class ArtifactStore:
         Raises:
             InvalidValue: the schema or key is none.
         """
-        path = self._path(schema, key)
-        most = sealed_size(schema, key, MOST_PAYLOAD_BYTES)
-        try:
-            with open(path, "rb", opener=_open_at_once) as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    raise InvalidArtifact("no file")
-                size = status.st_size
-                if size > most:
-                    raise InvalidArtifact("larger than any entry")
-                payload = unseal(file.read(size), schema, key, key_is="key")
-        except FileNotFoundError:
-            return None
-        except (InvalidArtifact, OSError) as error:
-            self._tell(path, f"not used: {error}; it is replaced in time")
-            return None
-        try:
-            os.utime(path)
-        except OSError:  # a read-only folder, or pruned since: it was read all the same
-            pass
-        return payload
+        return self._read(self._path(schema, key), schema, key, float("inf"))
+
+    def items(self, schema: str) -> Iterator[tuple[str, bytes]]:
+        """Every key of a schema with its bytes, in no order: as `get`, for very many.
+
+        What is kept after the first one was asked for may be among them or not.
+
+        Raises:
+            InvalidValue: the schema is none.
+        """
+        touched_before = time.time() - _USED_WITHIN_S
+        for path, key in self._keyed(schema):
+            payload = self._read(path, schema, key, touched_before)
+            if payload is not None:
+                yield key, payload
+
+    def keys(self, schema: str) -> frozenset[str]:
+        """Every key of a schema, whether or not what is kept there is whole.
+
+        Raises:
+            InvalidValue: the schema is none.
+        """
+        return frozenset(key for _, key in self._keyed(schema))
 
     def put(self, schema: str, key: str, payload: bytes) -> bool:
         """Keep bytes under a key, in place of what may be there.
@@ -191,7 +218,7 @@ class ArtifactStore:
         if size > self.max_bytes or len(payload) > MOST_PAYLOAD_BYTES:
             return False
         try:
-            self._write(path, seal(schema, key, payload))
+            self._write(Path(path), seal(schema, key, payload))
         except OSError as error:
             self._tell(path, f"not kept: {error}")
             return False
@@ -207,7 +234,7 @@ class ArtifactStore:
 
     def remove(self, schema: str, key: str) -> bool:
         """Remove an entry; True if it was there."""
-        return _unlink(self._path(schema, key))
+        return unlink(self._path(schema, key))
 
     def entries(self, schema: str | None = None) -> tuple[StoreEntry, ...]:
         """Every entry, the one used longest ago first.
@@ -215,12 +242,18 @@ class ArtifactStore:
         Args:
             schema: only those of this one.
         """
-        found = [
-            entry
-            for _, entry in self._scan()
-            if schema is None or entry.schema == schema
-        ]
-        return tuple(sorted(found, key=lambda entry: entry.used_at))
+        found = sorted(
+            _entries(files_of(str(self.folder), schema)), key=lambda file: file.used_at
+        )
+        return tuple(
+            StoreEntry(
+                schema=file.schema,
+                key=file.key,
+                byte_size=file.byte_size,
+                used_at=file.used_at,
+            )
+            for file in found
+        )
 
     def prune(
         self, max_bytes: int | None = None, *, max_age_s: float | None = None
@@ -247,9 +280,28 @@ class ArtifactStore:
 
     # Within
 
-    def _path(self, schema: str, key: str) -> Path:
+    def _path(self, schema: str, key: str) -> str:
         _Address(schema, key)
-        return self.folder / schema / key[:2] / f"{key}{_SUFFIX}"
+        return os.path.join(self.folder, schema, key[:2], key + SUFFIX)
+
+    def _read(
+        self, path: str, schema: str, key: str, touched_before: float
+    ) -> bytes | None:
+        """What is kept in a file; it counts as used where that was before a time."""
+        try:
+            data, used_at = read_file(path)
+            payload = unseal(data, schema, key, key_is="key")
+        except FileNotFoundError:
+            return None
+        except (InvalidArtifact, OSError) as error:
+            self._tell(path, f"not used: {error}; it is replaced in time")
+            return None
+        if used_at < touched_before:
+            try:
+                os.utime(path)
+            except OSError:  # a read-only folder, or pruned since: it was read
+                pass
+        return payload
 
     def _write(self, path: Path, record: bytes) -> None:
         if not path.parent.is_dir():
@@ -263,64 +315,47 @@ class ArtifactStore:
                 file.write(record)
             os.replace(name, path)
         except BaseException:
-            _unlink(Path(name))
+            unlink(name)
             raise
 
-    def _tell(self, path: Path, what: str) -> None:
+    def _tell(self, path: str, what: str) -> None:
         with self._lock:
             if path in self._told:
                 return
             self._told.add(path)
         _log.warning("cache entry %s %s", path, what)
 
-    def _files(self) -> list[Path]:
-        """What lies where entries do; nothing where the folder cannot be read."""
-        try:
-            return list(self.folder.glob("*/??/*"))
-        except OSError as error:
-            _log.warning("cache folder not read: %s", error)
-            return []
-
-    def _scan(self) -> Iterator[tuple[Path, StoreEntry]]:
-        for file in self._files():
-            if file.suffix != _SUFFIX:
-                continue
-            try:
-                status = file.stat()
-                if not stat.S_ISREG(status.st_mode):
-                    continue
-                entry = StoreEntry(
-                    schema=file.parent.parent.name,
-                    key=file.stem,
-                    byte_size=status.st_size,
-                    used_at=status.st_mtime,
-                )
-            except (OSError, InvalidValue):  # gone since, or none of ours
-                continue
-            yield file, entry
+    def _keyed(self, schema: str) -> Iterator[tuple[str, str]]:
+        """Path and key of every entry of a schema."""
+        _Schema(schema)
+        for _, file in files_of(str(self.folder), schema):
+            named = _FILE_NAME.fullmatch(file.name)
+            if named:
+                yield file.path, named[1]
 
     def _prune_to(
         self, most: int, least: int, max_age_s: float | None = None
     ) -> PruneReport:
         """Where there is more than ``most``, remove down to ``least``."""
         now = time.time()
-        for file in self._files():
+        files = list(files_of(str(self.folder)))
+        for _, file in files:
             if file.name.startswith(_TEMPORARY):
                 try:
                     is_stale = now - file.stat().st_mtime > _STALE_TEMPORARY_S
                 except OSError:
                     continue
                 if is_stale or most < 0:
-                    _unlink(file)
-        found = sorted(self._scan(), key=lambda pair: pair[1].used_at)
-        left = sum(entry.byte_size for _, entry in found)
+                    unlink(file.path)
+        found = sorted(_entries(files), key=lambda file: file.used_at)
+        left = sum(entry.byte_size for entry in found)
         kept, removed, removed_bytes = len(found), 0, 0
         target = least if left > most else most
-        for path, entry in found:
+        for entry in found:
             is_old = max_age_s is not None and now - entry.used_at > max_age_s
             if left <= target and not is_old:
                 continue
-            if self._was_used_since(path, entry) or not _unlink(path):
+            if _was_used_since(entry) or not unlink(entry.path):
                 continue
             kept -= 1
             removed += 1
@@ -329,13 +364,6 @@ class ArtifactStore:
         return PruneReport(
             removed=removed, removed_bytes=removed_bytes, kept=kept, kept_bytes=left
         )
-
-    @staticmethod
-    def _was_used_since(path: Path, entry: StoreEntry) -> bool:
-        try:
-            return path.stat().st_mtime != entry.used_at
-        except OSError:
-            return False
 
 
 def default_store() -> ArtifactStore | None:
@@ -359,17 +387,23 @@ def _check_number(field: str, value: object, types: tuple[type, ...]) -> None:
         raise InvalidValue(field, value, "0 or more")
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """An opener that waits for no writer where somebody put a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+def _entries(files: Iterable[tuple[str, os.DirEntry[str]]]) -> Iterator[_File]:
+    """Those of a store's files that are entries, by their names and what they are."""
+    for name, file in files:
+        named = _FILE_NAME.fullmatch(file.name)
+        if not named or not _SCHEMA_NAME.fullmatch(name):
+            continue
+        try:
+            status = file.stat()
+        except OSError:  # gone since
+            continue
+        if stat.S_ISREG(status.st_mode):
+            size, used_at = status.st_size, status.st_mtime
+            yield _File(file.path, name, named[1], size, used_at)
 
 
-def _unlink(path: Path) -> bool:
+def _was_used_since(entry: _File) -> bool:
     try:
-        path.unlink()
-    except FileNotFoundError:
+        return os.stat(entry.path).st_mtime != entry.used_at
+    except OSError:
         return False
-    except OSError as error:
-        _log.warning("cache file %s not removed: %s", path, error)
-        return False
-    return True

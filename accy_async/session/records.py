@@ -1,4 +1,8 @@
-"""The tuning records that a session knows: read once, learnt since, told to loads."""
+"""The tuning records that a session knows: opened once, learnt since, told to loads.
+
+Of launches there may be very many, so that those of a kernel are looked up when it is
+loaded. Choices are few: all that were made on this device are known from the start.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from accy_async.session.core import SessionCore
 from accy_async.tuning.launches import LaunchTuningCache, is_tunable
 from accy_async.tuning.records.cache import RecordCache
 from accy_async.tuning.records.measured import TuningRecord
+from accy_async.tuning.records.stored import StoredRecords
 from accy_async.tuning.store import CODECS, TuningStore, default_tuning_store
 
 if TYPE_CHECKING:
@@ -44,7 +49,7 @@ class SessionRecords(SessionCore):
     async def _launch_tuning_for(
         self, compiled: CompiledFragment, store: bool | TuningStore | None
     ) -> list[LaunchTuningCacheRecord]:
-        """The records that a fragment begins with; awaits, once, reading the store."""
+        """The records that a fragment begins with; awaits, once, opening the store."""
         kernels = [kernel for kernel in compiled.plan.kernels if is_tunable(kernel)]
         chosen = chosen_store("load_fragment.tuning", store)
         if not kernels or chosen is None:
@@ -67,31 +72,33 @@ class SessionRecords(SessionCore):
             return {}
         if chosen.folder not in self._stores_read:
             await self._read_store(chosen)
-        mine = self.capabilities.fingerprint
         return {
-            kind: [
-                record
-                for record in cache.export_records()
-                if getattr(record.identity, "device", None) == mine
-            ]
+            kind: list(cache.export_records())
             for kind, cache in (self._choice_records or {}).items()
         }
 
     async def _read_store(
         self, store: TuningStore
-    ) -> tuple[LaunchTuningCacheRecord, ...]:
+    ) -> StoredRecords[LaunchTuningCacheRecord]:
         """Learn all that a store knows, on a thread; what it knows of launches.
 
         Cancellation: returns at once; what is read is dropped.
         """
+        mine = self.capabilities.fingerprint
 
-        def read() -> dict[str, tuple[Any, ...]]:
-            return {kind: store.load(kind) for kind in CODECS}
+        def read() -> tuple[StoredRecords[Any], dict[str, list[Any]]]:
+            choices = {
+                kind: [one for one in store.open(kind) if one.identity.device == mine]
+                for kind in CODECS
+                if kind != LAUNCH_KIND
+            }
+            return store.open(LAUNCH_KIND), choices
 
-        found = await run_abandonable(read, lambda _: None, name="read tuning records")
-        launches: tuple[LaunchTuningCacheRecord, ...] = found.pop(LAUNCH_KIND)
-        self._learn(launches)
-        for kind, records in found.items():
+        launches, choices = await run_abandonable(
+            read, lambda _: None, name="read tuning records"
+        )
+        self._learn(()).look_in(launches)
+        for kind, records in choices.items():
             self._learn_choices(kind, records)
         self._stores_read |= {store.folder}
         return launches

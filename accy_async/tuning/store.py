@@ -7,18 +7,19 @@ two records of one thing the worse one's file is removed by whoever reads both: 
 the better one's. What is damaged or of a newer version is left where it is, and not
 used.
 
+Opening reads every file of a kind and checks its seal; what a record says is checked
+when it is asked for. See `accy_async.tuning.records.stored`.
+
 Everything here reads and writes files: on an event loop, call it on a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from accy_async.artifact.fingerprint import digest
 from accy_async.artifact.sealed import sealed_schema
 from accy_async.artifact.store import ArtifactStore, default_store
 from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
@@ -27,6 +28,7 @@ from accy_async.tuning.records.codec import RecordCodec
 from accy_async.tuning.records.family import FAMILY_CODEC
 from accy_async.tuning.records.measured import KeptRecord
 from accy_async.tuning.records.schedule import ScheduleFamily, schedule_codec
+from accy_async.tuning.records.stored import StoredRecords, file_key
 
 __all__ = ["CODECS", "TuningStore", "codec_of_artifact", "default_tuning_store"]
 
@@ -36,6 +38,8 @@ MOST_TUNING_BYTES = 1 << 26
 
 _AnyCodec = RecordCodec[Any]
 
+_log = logging.getLogger("accy_async.tuning")
+
 _ALL: tuple[_AnyCodec, ...] = (
     LAUNCH_CODEC,
     FAMILY_CODEC,
@@ -44,14 +48,6 @@ _ALL: tuple[_AnyCodec, ...] = (
 
 CODECS: dict[str, _AnyCodec] = {codec.schema: codec for codec in _ALL}
 """How each kind of record is written, by the kind's name."""
-
-
-@attrs.frozen
-class _Kept:
-    """A record in its file."""
-
-    key: str
-    record: KeptRecord
 
 
 class TuningStore:
@@ -68,6 +64,7 @@ class TuningStore:
         if not isinstance(store, ArtifactStore):
             raise InvalidType("TuningStore.store", store, "an ArtifactStore")
         self.files = store
+        self._told: set[str] = set()
 
     def __repr__(self) -> str:
         return f"TuningStore({str(self.files.folder)!r})"
@@ -77,8 +74,10 @@ class TuningStore:
         """Where the files are."""
         return self.files.folder
 
-    def load(self, kind: str) -> tuple[Any, ...]:
-        """The best record of each thing.
+    def open(self, kind: str) -> StoredRecords[Any]:
+        """The records of a kind as they are now, to look some of them up.
+
+        Of two of one thing the worse one's file is removed.
 
         Args:
             kind: one of `CODECS`.
@@ -86,8 +85,18 @@ class TuningStore:
         Raises:
             InvalidValue: there is no such kind.
         """
-        best = self._best(kind)
-        return tuple(best[identity].record for identity in sorted(best))
+        return self._open(_codec(kind))[0]
+
+    def load(self, kind: str) -> tuple[Any, ...]:
+        """The best record of each thing; `open` is far quicker where few are wanted.
+
+        Args:
+            kind: one of `CODECS`.
+
+        Raises:
+            InvalidValue: there is no such kind.
+        """
+        return tuple(self.open(kind))
 
     def keep(self, kind: str, records: Iterable[KeptRecord]) -> int:
         """Keep records, for this process and all others.
@@ -104,7 +113,7 @@ class TuningStore:
         given = tuple(records)
         artifacts = [codec.encode([record]) for record in given]
         return sum(
-            self.files.put(_schema(codec), _file_key(record), artifact)
+            self.files.put(_schema(codec), file_key(record), artifact)
             for record, artifact in zip(given, artifacts, strict=True)
         )
 
@@ -114,11 +123,11 @@ class TuningStore:
         Raises:
             InvalidValue: there is no such kind.
         """
-        return self.files.remove(_schema(_codec(kind)), _file_key(record))
+        return self.files.remove(_schema(_codec(kind)), file_key(record))
 
     def counts(self) -> dict[str, int]:
         """How many records there are, by kind; kinds that have none are left out."""
-        found = {kind: len(self._best(kind)) for kind in CODECS}
+        found = {kind: len(self.open(kind).keys()) for kind in CODECS}
         return {kind: count for kind, count in found.items() if count}
 
     def export(self, kind: str) -> bytes:
@@ -162,12 +171,11 @@ class TuningStore:
         removed = 0
         for codec in CODECS.values() if kind is None else [_codec(kind)]:
             schema = _schema(codec)
-            before = {entry.key for entry in self.files.entries(schema)}
-            whole = {one.key for one in self._read(codec)}
-            for key in before - whole:
+            before = self.files.keys(schema)
+            opened, worse = self._open(codec)
+            removed += worse
+            for key in before - opened.keys():
                 removed += self.files.remove(schema, key)
-            best = self._best(codec.schema)
-            removed += len(whole) - len(best)
         return removed + self.files.prune().removed
 
     def clear(self, kind: str | None = None) -> int:
@@ -179,39 +187,30 @@ class TuningStore:
         removed = 0
         for codec in CODECS.values() if kind is None else [_codec(kind)]:
             schema = _schema(codec)
-            for entry in self.files.entries(schema):
-                removed += self.files.remove(schema, entry.key)
+            for key in self.files.keys(schema):
+                removed += self.files.remove(schema, key)
         return removed
 
     # Within
 
-    def _read(self, codec: _AnyCodec) -> Iterator[_Kept]:
+    def _open(self, codec: _AnyCodec) -> tuple[StoredRecords[Any], int]:
+        """The records of a kind, and how many files of worse ones were removed."""
         schema = _schema(codec)
-        for entry in self.files.entries(schema):
-            artifact = self.files.get(schema, entry.key)
-            if artifact is None:  # damaged, which was logged, or gone since
-                continue
-            try:
-                records = codec.decode(artifact)
-            except InvalidArtifact:
-                continue
-            if len(records) == 1 and _file_key(records[0]) == entry.key:
-                yield _Kept(entry.key, records[0])
 
-    def _best(self, kind: str) -> dict[str, _Kept]:
-        """The best of each identity; files of worse ones are removed."""
-        codec = _codec(kind)
-        best: dict[str, _Kept] = {}
-        for one in self._read(codec):
-            identity = digest(one.record.identity)
-            other = best.get(identity)
-            if other is None:
-                best[identity] = one
-                continue
-            is_better = one.record.is_better_than(other.record)
-            best[identity], worse = (one, other) if is_better else (other, one)
-            self.files.remove(_schema(codec), worse.key)
-        return best
+        def tell(key: str, error: InvalidArtifact) -> None:
+            if key not in self._told:
+                self._told.add(key)
+                _log.warning(
+                    "record %s of %s in %s not used: %s",
+                    key,
+                    schema,
+                    self.folder,
+                    error,
+                )
+
+        files = self.files.items(schema)
+        opened = StoredRecords(codec, files, source=str(self.folder), tell=tell)
+        return opened, sum(self.files.remove(schema, key) for key in opened.worse)
 
 
 def default_tuning_store() -> TuningStore | None:
@@ -253,7 +252,3 @@ def _codec(kind: str) -> _AnyCodec:
 
 def _schema(codec: _AnyCodec) -> str:
     return f"{codec.schema}-{codec.version}"
-
-
-def _file_key(record: KeptRecord) -> str:
-    return digest((record.identity, record))

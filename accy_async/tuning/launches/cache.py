@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from accy_async.artifact.geometry import DerivedLaunch
-from accy_async.errors import LaunchArgumentMismatch
+from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.tuning.choice import LaunchCandidateMeasurement
 from accy_async.tuning.launches.candidates import (
     LaunchCandidateRecord,
@@ -22,6 +22,7 @@ from accy_async.tuning.launches.records import (
     encode_launch_tuning_artifact,
 )
 from accy_async.tuning.records.cache import RecordCache
+from accy_async.tuning.records.stored import StoredRecords
 
 if TYPE_CHECKING:
     from accy_async.artifact.planned import PlannedKernel
@@ -56,6 +57,14 @@ def best_measurement(
     )
 
 
+@attrs.define
+class _Source:
+    """A store's records, and the keys that they were asked for."""
+
+    stored: StoredRecords[LaunchTuningCacheRecord]
+    asked: set[LaunchTuningCacheKey] = attrs.field(factory=set)
+
+
 class LaunchTuningCache:
     """Winners for kernels of one device; those of others are carried along unused.
 
@@ -71,15 +80,18 @@ class LaunchTuningCache:
     ) -> None:
         self.capabilities = capabilities
         self._records: RecordCache[LaunchTuningCacheRecord] = RecordCache(records)
+        self._sources: dict[str, _Source] = {}
         self._told: set[LaunchTuningCacheKey] = set()
         self._keys: dict[int, tuple[PlannedKernel, LaunchTuningCacheKey]] = {}
 
     def __len__(self) -> int:
+        self._take_all()
         return len(self._records)
 
     @property
     def records(self) -> tuple[LaunchTuningCacheRecord, ...]:
         """All of them, in an order that follows from their keys."""
+        self._take_all()
         return self._records.export_records()
 
     def import_records(self, records: Iterable[LaunchTuningCacheRecord]) -> None:
@@ -89,6 +101,18 @@ class LaunchTuningCache:
             InvalidType: one is no record; nothing changed.
         """
         self._records.import_records(records)
+
+    def look_in(self, stored: StoredRecords[LaunchTuningCacheRecord]) -> None:
+        """Look kernels up in a store's records, too: each at the first time.
+
+        They take the place of what was opened of the same store before.
+
+        Raises:
+            InvalidType: it is no `StoredRecords`.
+        """
+        if not isinstance(stored, StoredRecords):
+            raise InvalidType("look_in.stored", stored, "StoredRecords")
+        self._sources[stored.source] = _Source(stored)
 
     def record_candidates(
         self, kernel: PlannedKernel, records: Sequence[LaunchCandidateRecord]
@@ -150,9 +174,11 @@ class LaunchTuningCache:
         A record that differs only in the driver's version is not used; that is logged,
         once.
         """
-        if not len(self._records) or not is_tunable(kernel):
+        is_empty = not len(self._records) and not self._sources
+        if is_empty or not is_tunable(kernel):
             return None
         key = self.key(kernel)
+        self._look_up(key)
         record = self._records.find(key)
         if record is None:
             self._tell_of_near(kernel, key)
@@ -168,12 +194,8 @@ class LaunchTuningCache:
     def forget(self, kernel: PlannedKernel) -> bool:
         """Drop the winner of a kernel, as one that failed to launch; True if known."""
         key = self.key(kernel)
-        if self._records.find(key) is None:
-            return False
-        self._records.replace_records(
-            record for record in self._records.export_records() if record.key != key
-        )
-        return True
+        self._look_up(key)  # so that it is not found there afterwards
+        return self._records.forget(key)
 
     def import_artifact(self, artifact: bytes) -> int:
         """Take in all records of an artifact.
@@ -196,13 +218,29 @@ class LaunchTuningCache:
             InvalidArtifact: it cannot be read; nothing changed.
         """
         records = decode_launch_tuning_artifact(artifact) if artifact else ()
+        self._sources.clear()
         self._records.replace_records(records)
         self._tell_of_foreign(records)
         return len(records)
 
     def export_artifact(self) -> bytes:
         """All records as an artifact; those of other devices are among them."""
-        return encode_launch_tuning_artifact(self._records.export_records())
+        return encode_launch_tuning_artifact(self.records)
+
+    def _look_up(self, key: LaunchTuningCacheKey) -> None:
+        """Take in what the stores know of a key, on any driver."""
+        for source in self._sources.values():
+            if key not in source.asked:
+                source.asked.add(key)
+                self._records.import_records(source.stored.related(key))
+
+    def _take_all(self) -> None:
+        """Take in all that the stores know; what was asked for was taken in then."""
+        for source in self._sources.values():
+            self._records.import_records(
+                record for record in source.stored if record.key not in source.asked
+            )
+        self._sources.clear()
 
     def _tell_of_foreign(self, records: Sequence[LaunchTuningCacheRecord]) -> None:
         mine = (self.capabilities.identity.backend, self.capabilities.fingerprint)
@@ -219,12 +257,16 @@ class LaunchTuningCache:
         if key in self._told:
             return
         self._told.add(key)
-        for record in self._records.export_records():
-            if record.key.on_driver(key.driver) == key:
-                _log.info(
-                    "kernel %s was tuned on driver %r, this is %r: measure again",
-                    kernel.entry_name,
-                    record.key.driver,
-                    key.driver,
-                )
-                return
+        others = [
+            other.driver
+            for other in (record.key for record in self._records)
+            if other.kernel_fingerprint == key.kernel_fingerprint
+            and other.on_driver(key.driver) == key
+        ]
+        if others:
+            _log.info(
+                "kernel %s was tuned on driver %r, this is %r: measure again",
+                kernel.entry_name,
+                max(others),
+                key.driver,
+            )

@@ -67,11 +67,12 @@ class LaunchTuningCacheRecord(KeptRecord):
         return self.selection.median_ns, self.selection.sample_count
 
 
-def _write(writer: RecordWriter, record: LaunchTuningCacheRecord) -> None:
-    key, selection = record.key, record.selection
+def _write_device(writer: RecordWriter, key: LaunchTuningCacheKey) -> None:
     writer.member(key.backend)
     writer.unsigned(key.device, 8)
-    writer.text(key.driver)
+
+
+def _write_work(writer: RecordWriter, key: LaunchTuningCacheKey) -> None:
     writer.member(key.format)
     writer.unsigned(key.kernel_fingerprint, 8)
     writer.unsigned(key.output_layout_fingerprint, 8)
@@ -80,6 +81,33 @@ def _write(writer: RecordWriter, record: LaunchTuningCacheRecord) -> None:
     _write_tile(writer, key.tile)
     writer.unsigned(key.candidate_count, 4)
     writer.unsigned(key.launch_resource_fingerprint, 8)
+
+
+def _write_index(writer: RecordWriter, key: LaunchTuningCacheKey) -> None:
+    """All but the driver's version, as what another one had won is told of."""
+    _write_device(writer, key)
+    _write_work(writer, key)
+
+
+def _read_index(reader: RecordReader) -> bytes:
+    begin = reader.offset
+    reader.skip_text()
+    reader.skip(8)
+    device = reader.since(begin)
+    reader.skip_text()
+    begin = reader.offset
+    reader.skip_text()
+    reader.skip(32)
+    _skip_tile(reader)
+    reader.skip(12)
+    return device + reader.since(begin)
+
+
+def _write(writer: RecordWriter, record: LaunchTuningCacheRecord) -> None:
+    key, selection = record.key, record.selection
+    _write_device(writer, key)
+    writer.text(key.driver)
+    _write_work(writer, key)
     writer.unsigned(selection.kernel_id, 4)
     writer.unsigned(selection.candidate_index, 4)
     writer.unsigned(selection.median_ns, 8)
@@ -87,15 +115,20 @@ def _write(writer: RecordWriter, record: LaunchTuningCacheRecord) -> None:
 
 
 def _read(reader: RecordReader) -> LaunchTuningCacheRecord:
+    backend = reader.member(BackendKind)
+    device = reader.unsigned(8)
+    driver = reader.text()
+    format = reader.member(ArtifactFormat)
+    kernel, output_layout, input_layout, element_count = reader.numbers(4, 8)
     key = LaunchTuningCacheKey(
-        backend=reader.member(BackendKind),
-        device=reader.unsigned(8),
-        driver=reader.text(),
-        format=reader.member(ArtifactFormat),
-        kernel_fingerprint=reader.unsigned(8),
-        output_layout_fingerprint=reader.unsigned(8),
-        input_layout_fingerprint=reader.unsigned(8),
-        element_count=reader.unsigned(8),
+        backend=backend,
+        device=device,
+        driver=driver,
+        format=format,
+        kernel_fingerprint=kernel,
+        output_layout_fingerprint=output_layout,
+        input_layout_fingerprint=input_layout,
+        element_count=element_count,
         tile=_read_tile(reader),
         candidate_count=reader.unsigned(4),
         launch_resource_fingerprint=reader.unsigned(8),
@@ -130,11 +163,22 @@ def _write_tile(writer: RecordWriter, tile: LaunchTile) -> None:
         writer.unsigned(reduction.extent, 8)
 
 
+def _skip_tile(reader: RecordReader) -> None:
+    reader.skip_text()
+    reader.skip(16)
+    reader.skip_text()
+    reader.skip_text()
+    reader.skip(24)
+    if reader.unsigned(1):
+        reader.skip_text()
+        reader.skip(16)
+
+
 def _read_tile(reader: RecordReader) -> LaunchTile:
     kind = reader.member(LaunchTileKind)
-    m, n, k, batch = (reader.unsigned(4) for _ in range(4))
+    m, n, k, batch = reader.numbers(4, 4)
     input_dtype, output_dtype = _read_dtype(reader), _read_dtype(reader)
-    input_bytes, output_bytes, scratch_bytes = (reader.unsigned(8) for _ in range(3))
+    input_bytes, output_bytes, scratch_bytes = reader.numbers(3, 8)
     reduction = None
     at = reader.offset
     has_reduction = reader.unsigned(1)
@@ -167,10 +211,10 @@ def _read_dtype(reader: RecordReader) -> DType | None:
     name = reader.text()
     if not name:
         return None
-    for dtype in DType:
-        if dtype.value == name:
-            return dtype
-    raise reader.fault(f"{name!r} is no DType", at)
+    try:
+        return DType(name)
+    except ValueError:
+        raise reader.fault(f"{name!r} is no DType", at) from None
 
 
 LAUNCH_CODEC = RecordCodec(
@@ -180,6 +224,8 @@ LAUNCH_CODEC = RecordCodec(
     least_bytes=139,
     write=_write,
     read=_read,
+    write_index=_write_index,
+    read_index=_read_index,
 )
 """The codec of launch records."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from enum import Enum
 from typing import TypeVar
 
@@ -11,6 +12,9 @@ __all__ = ["MAX_TEXT_BYTES", "RecordReader", "RecordWriter"]
 
 MAX_TEXT_BYTES = 4096
 """The longest name that a record holds."""
+
+_CODES = {4: "I", 8: "Q"}
+"""What `struct` calls numbers of so many bytes."""
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -72,7 +76,21 @@ class RecordReader:
         Raises:
             InvalidArtifact: there are not so many.
         """
-        return int.from_bytes(self._take(size), "little")
+        begin = self.offset
+        if size > len(self._data) - begin:
+            raise self._cut_short(size)
+        self.offset = begin + size
+        return int.from_bytes(self._data[begin : self.offset], "little")
+
+    def numbers(self, count: int, size: int) -> tuple[int, ...]:
+        """So many numbers, each of 4 or 8 bytes.
+
+        Raises:
+            InvalidArtifact: there are not so many.
+        """
+        begin = self.offset
+        self.skip(count * size)
+        return struct.unpack_from(f"<{count}{_CODES[size]}", self._data, begin)
 
     def text(self) -> str:
         """A name.
@@ -85,7 +103,8 @@ class RecordReader:
         if size > MAX_TEXT_BYTES:
             raise self.fault(f"a name of {size} bytes", at)
         try:
-            return self._take(size).decode()
+            self.skip(size)
+            return self.since(at + 2).decode()
         except UnicodeDecodeError:
             raise self.fault("a name that is no UTF-8", at) from None
 
@@ -97,19 +116,37 @@ class RecordReader:
         """
         at = self.offset
         value = self.text()
-        for member in kind:
-            if member.value == value:
-                return member
-        raise self.fault(f"{value!r} is no {kind.__name__}", at)
+        try:
+            return kind(value)
+        except ValueError:
+            raise self.fault(f"{value!r} is no {kind.__name__}", at) from None
+
+    def skip(self, size: int) -> None:
+        """Pass over bytes.
+
+        Raises:
+            InvalidArtifact: there are not so many.
+        """
+        if size > len(self._data) - self.offset:
+            raise self._cut_short(size)
+        self.offset += size
+
+    def skip_text(self) -> None:
+        """Pass over a name, of which only the length is looked at.
+
+        Raises:
+            InvalidArtifact: it is cut short.
+        """
+        self.skip(self.unsigned(2))
+
+    def since(self, begin: int) -> bytes:
+        """The bytes from an offset to here."""
+        return self._data[begin : self.offset]
 
     def fault(self, message: str, offset: int | None = None) -> InvalidArtifact:
         """The error for what is wrong at an offset; that of the next byte if none."""
         at = self.offset if offset is None else offset
         return InvalidArtifact(f"{self._what}: {message}", offset=at)
 
-    def _take(self, size: int) -> bytes:
-        if size > self.remaining:
-            raise self.fault(f"cut short: {self.remaining} bytes left of {size}")
-        begin = self.offset
-        self.offset += size
-        return self._data[begin : self.offset]
+    def _cut_short(self, size: int) -> InvalidArtifact:
+        return self.fault(f"cut short: {self.remaining} bytes left of {size}")

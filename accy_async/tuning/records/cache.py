@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from accy_async.artifact.fingerprint import canonical_bytes
@@ -23,10 +23,15 @@ class RecordCache(Generic[_R]):
 
     def __init__(self, records: Iterable[_R] = ()) -> None:
         self._best: dict[object, _R] = {}
+        self._exported: tuple[_R, ...] | None = ()
         self.import_records(records)
 
     def __len__(self) -> int:
         return len(self._best)
+
+    def __iter__(self) -> Iterator[_R]:
+        """The records, as they came: for whoever looks for one of them."""
+        return iter(self._best.values())
 
     def find(self, identity: object) -> _R | None:
         """The record of that identity, or None."""
@@ -46,6 +51,12 @@ class RecordCache(Generic[_R]):
             kept = self._best.get(record.identity)
             if kept is None or record.is_better_than(kept):
                 self._best[record.identity] = record
+                self._exported = None
+
+    def forget(self, identity: object) -> bool:
+        """Drop the record of an identity; True if there was one."""
+        self._exported = None
+        return self._best.pop(identity, None) is not None
 
     def replace_records(self, records: Iterable[_R]) -> None:
         """Forget everything, and take these in; nothing changes where one is refused.
@@ -54,10 +65,16 @@ class RecordCache(Generic[_R]):
             InvalidType: one is no record.
         """
         fresh = RecordCache(records)
-        self._best = fresh._best
+        self._best, self._exported = fresh._best, None
 
     def export_records(self) -> tuple[_R, ...]:
-        """All records, in an order that follows from what they are of."""
-        return tuple(
-            sorted(self._best.values(), key=lambda r: canonical_bytes(r.identity))
-        )
+        """All records, in an order that follows from what they are of.
+
+        It is worked out where they changed since it last was.
+        """
+        if self._exported is None:
+            records = self._best.values()
+            self._exported = tuple(
+                sorted(records, key=lambda r: canonical_bytes(r.identity))
+            )
+        return self._exported

@@ -9,8 +9,9 @@ sizes and its checksum, under the kind's name and version. Its payload::
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
@@ -24,6 +25,8 @@ __all__ = ["MAX_ARTIFACT_BYTES", "RecordCodec"]
 
 MAX_ARTIFACT_BYTES = 1 << 24
 """The largest artifact that is read."""
+
+_INDEX_BYTES = 16
 
 _R = TypeVar("_R", bound=KeptRecord)
 
@@ -40,6 +43,10 @@ class RecordCodec(Generic[_R]):
         write: appends one record.
         read: takes one record; what it raises of `InvalidValue` becomes
             `InvalidArtifact` at the record's offset.
+        write_index: appends what records are looked up by, from an identity: all of
+            it, or as much as related ones have in common.
+        read_index: takes the same bytes from where a record begins, without looking
+            at what they say.
     """
 
     schema: str = attrs.field(validator=text())
@@ -48,6 +55,8 @@ class RecordCodec(Generic[_R]):
     least_bytes: int = attrs.field(validator=integer(1))
     write: Callable[[RecordWriter, _R], None]
     read: Callable[[RecordReader], _R]
+    write_index: Callable[[RecordWriter, Any], None]
+    read_index: Callable[[RecordReader], bytes]
 
     def encode(self, records: Iterable[_R]) -> bytes:
         """The artifact of these records, in their order.
@@ -85,13 +94,36 @@ class RecordCodec(Generic[_R]):
                 f"{self.schema}: {len(artifact)} bytes, at most {MAX_ARTIFACT_BYTES}",
                 offset=MAX_ARTIFACT_BYTES,
             )
-        try:
-            payload = unseal(artifact, self.schema, str(self.version))
-        except InvalidArtifact as error:
-            message = error.args[0].partition(" (at byte")[0]
-            raise InvalidArtifact(
-                f"{self.schema}: {message}", offset=error.offset
-            ) from None
+        return self.decode_payload(self._unseal(artifact))
+
+    def glance(self, artifact: bytes) -> tuple[bytes, bytes]:
+        """What an artifact's first record is looked up by, and the payload.
+
+        The seal is checked, and nothing of what the record says: that takes
+        `decode_payload`, when it is used.
+
+        Raises:
+            InvalidArtifact: it is cut short, damaged, of another kind or version, or of
+                no record.
+        """
+        payload = self._unseal(artifact)
+        reader = RecordReader(payload, self.schema)
+        if not reader.unsigned(4):
+            raise reader.fault("no record", 0)
+        return _short(self.read_index(reader)), payload
+
+    def index_of(self, identity: object) -> bytes:
+        """What records of this identity are looked up by, as `glance` gives it."""
+        writer = RecordWriter()
+        self.write_index(writer, identity)
+        return _short(writer.bytes())
+
+    def decode_payload(self, payload: bytes) -> tuple[_R, ...]:
+        """All records of what an artifact seals.
+
+        Raises:
+            InvalidArtifact: it is no such payload, with the offset where that shows.
+        """
         reader = RecordReader(payload, self.schema)
         count = reader.unsigned(4)
         if count > reader.remaining // self.least_bytes:
@@ -101,9 +133,22 @@ class RecordCodec(Generic[_R]):
             raise reader.fault(f"{reader.remaining} bytes after the last record")
         return records
 
+    def _unseal(self, artifact: bytes) -> bytes:
+        try:
+            return unseal(artifact, self.schema, str(self.version))
+        except InvalidArtifact as error:
+            message = error.args[0].partition(" (at byte")[0]
+            raise InvalidArtifact(
+                f"{self.schema}: {message}", offset=error.offset
+            ) from None
+
     def _record(self, reader: RecordReader) -> _R:
         at = reader.offset
         try:
             return self.read(reader)
         except InvalidValue as error:
             raise reader.fault(str(error), at) from error
+
+
+def _short(index: bytes) -> bytes:
+    return hashlib.blake2b(index, digest_size=_INDEX_BYTES).digest()

@@ -66,13 +66,26 @@ class FamilyTuningRecord(TuningRecord):
         return self.key
 
 
-def _write(writer: RecordWriter, record: FamilyTuningRecord) -> None:
-    key = record.key
+def _write_key(writer: RecordWriter, key: FamilyTuningKey) -> None:
     writer.unsigned(key.device, 8)
     writer.member(key.format)
     writer.text(key.family)
     writer.unsigned(key.version, 4)
     writer.text(key.problem)
+
+
+def _read_index(reader: RecordReader) -> bytes:
+    begin = reader.offset
+    reader.skip(8)
+    reader.skip_text()
+    reader.skip_text()
+    reader.skip(4)
+    reader.skip_text()
+    return reader.since(begin)
+
+
+def _write(writer: RecordWriter, record: FamilyTuningRecord) -> None:
+    _write_key(writer, record.key)
     writer.text(record.target)
     write_measurement(writer, record)
 
@@ -96,6 +109,8 @@ FAMILY_CODEC = RecordCodec(
     least_bytes=45,
     write=_write,
     read=_read,
+    write_index=_write_key,
+    read_index=_read_index,
 )
 """The codec of family records."""
 

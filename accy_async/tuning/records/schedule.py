@@ -208,11 +208,10 @@ def _write_numbers(writer: RecordWriter, numbers: tuple[int, ...], size: int) ->
 
 
 def _read_numbers(reader: RecordReader, size: int) -> tuple[int, ...]:
-    return tuple(reader.unsigned(size) for _ in range(reader.unsigned(1)))
+    return reader.numbers(reader.unsigned(1), size)
 
 
-def _write(writer: RecordWriter, record: ScheduleTuningRecord) -> None:
-    key = record.key
+def _write_key(writer: RecordWriter, key: ScheduleTuningKey) -> None:
     writer.unsigned(key.device, 8)
     writer.member(key.format)
     _write_numbers(writer, key.extents, 8)
@@ -221,6 +220,21 @@ def _write(writer: RecordWriter, record: ScheduleTuningRecord) -> None:
         writer.member(dtype)
     writer.unsigned(key.version, 4)
     writer.unsigned(key.candidates, 8)
+
+
+def _read_index(reader: RecordReader) -> bytes:
+    begin = reader.offset
+    reader.skip(8)
+    reader.skip_text()
+    reader.skip(8 * reader.unsigned(1))
+    for _ in range(reader.unsigned(1)):
+        reader.skip_text()
+    reader.skip(12)
+    return reader.since(begin)
+
+
+def _write(writer: RecordWriter, record: ScheduleTuningRecord) -> None:
+    _write_key(writer, record.key)
     _write_numbers(writer, record.choice, 4)
     write_measurement(writer, record)
 
@@ -254,6 +268,8 @@ def schedule_codec(family: ScheduleFamily) -> RecordCodec[ScheduleTuningRecord]:
         least_bytes=45,
         write=write,
         read=read,
+        write_index=_write_key,
+        read_index=_read_index,
     )
 
 
