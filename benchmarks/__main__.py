@@ -16,7 +16,8 @@ NAMES = (
         "ticker",
     ),
     *("graph_cost", "graph_liveness", "graph_overlap", "graph_fairness"),
-    *("tuning_truth", "tuning_beside", "search_landscapes", "search_speedup"),
+    *("tuning_truth", "tuning_beside", "tuning_store"),
+    *("search_landscapes", "search_speedup"),
 )
 
 HELP = f"""\

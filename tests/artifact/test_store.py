@@ -99,6 +99,45 @@ def test_every_truncation_and_bit_flip_of_a_file_is_a_miss(tmp_path: Path) -> No
     assert store.get(SCHEMA, key) == b"small"
 
 
+def test_all_of_a_schema_is_read_at_once_but_for_what_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one by one; what is none of the store's is neither listed nor told of."""
+    store = ArtifactStore(tmp_path)
+    keys = put_all(store, 6)
+    store.put("other-1", digest("other"), b"other")
+    damaged = path_of(store, keys[3])
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    for name in ("notes.txt", ".new-part", "AB.sealed"):
+        damaged.with_name(name).write_text("none of ours")
+    (tmp_path / SCHEMA / "notes.txt").write_text("none of ours")
+    with caplog.at_level(logging.WARNING):
+        found = dict(store.items(SCHEMA))
+    whole = [key for key in keys if key != keys[3]]
+    assert found == {key: store.get(SCHEMA, key) for key in whole}
+    assert [str(damaged) in told for told in caplog.messages] == [True]
+    assert store.keys(SCHEMA) == set(keys)
+    assert dict(store.items("nothing-1")) == {}
+    assert store.keys("nothing-1") == frozenset()
+    for ask in (store.keys, lambda schema: dict(store.items(schema))):
+        with pytest.raises(InvalidValue, match="schema"):
+            ask("../other-1")
+
+
+def test_reading_all_of_a_schema_counts_as_use_to_within_the_hour(
+    tmp_path: Path,
+) -> None:
+    store = ArtifactStore(tmp_path)
+    old, recent = put_all(store, 2)
+    lately = time.time() - 1800
+    os.utime(path_of(store, recent), (lately, lately))
+    assert len(dict(store.items(SCHEMA))) == 2
+    assert path_of(store, recent).stat().st_mtime == pytest.approx(lately)
+    assert path_of(store, old).stat().st_mtime > lately
+    store.get(SCHEMA, recent)
+    assert path_of(store, recent).stat().st_mtime > lately + 1000
+
+
 def test_size_is_bounded_and_what_was_used_longest_ago_goes_first(
     tmp_path: Path,
 ) -> None:

@@ -115,6 +115,15 @@ def test_order_counts_only_where_it_means_something() -> None:
     assert fingerprint([1, 2]) == fingerprint((1, 2))
 
 
+def test_a_value_met_again_is_encoded_as_one_that_equals_it() -> None:
+    """Wherever it stands: what was written is written again, without a second walk."""
+    again = attrs.evolve(ENTRY)
+    assert again is not ENTRY
+    for pair in ((ENTRY, ENTRY), [1, (ENTRY,), {"a": ENTRY}, ENTRY]):
+        apart = [again if one is ENTRY else one for one in pair]
+        assert canonical_bytes(pair) == canonical_bytes(apart)
+
+
 CHANGES: dict[str, object] = {
     "target": "accy.kernel.scal",
     "version": 2,

@@ -7,6 +7,7 @@
 * `RecordCodec`: records of one kind as an *artifact*, and back. Decoding yields all
   of its records or raises `InvalidArtifact` with the offset.
 * `RecordCache`: of several records of one key the better one, whatever their order.
+* `StoredRecords`: those of a store, each decoded when it is looked up.
 
 A record is used only where all that it was measured on is the same: it names the
 device, the format, the problem, the candidates that it won against and the version
@@ -36,6 +37,7 @@ from accy_async.tuning.records.schedule import (
     encode_schedule_tuning_artifact,
     schedule_codec,
 )
+from accy_async.tuning.records.stored import StoredRecords
 
 __all__ = [
     "FAMILY_CODEC",
@@ -53,6 +55,7 @@ __all__ = [
     "ScheduleTuningKey",
     "ScheduleTuningProblem",
     "ScheduleTuningRecord",
+    "StoredRecords",
     "TuningRecord",
     "decode_family_tuning_artifact",
     "decode_schedule_tuning_artifact",
