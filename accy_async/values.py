@@ -7,10 +7,11 @@ value)``.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     Validator = Callable[[Any, Attribute[Any], Any], None]
 
 __all__ = [
+    "MAX_BYTES",
     "U32_MAX",
     "all_of",
     "enum",
@@ -40,6 +42,7 @@ __all__ = [
     "number",
     "one_of",
     "optional",
+    "packed_bytes",
     "refuse_masked",
     "text",
     "to_integer",
@@ -49,6 +52,9 @@ __all__ = [
 ]
 
 U32_MAX = 2**32 - 1
+MAX_BYTES = 2**63 - 1
+"""More bytes than this no offset of 64 bits with a sign can reach."""
+
 _NO_SEQUENCES = (str, bytes, bytearray, memoryview, AbstractSet, Mapping)
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
@@ -285,6 +291,24 @@ def to_integers(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - as above
     """Converter: as `to_tuple`, with the members of `to_integer`."""
     members: Any = to_tuple(value)
     return tuple(map(to_integer, members)) if isinstance(members, tuple) else members
+
+
+def packed_bytes(name: str, shape: Sequence[int], width: int) -> int:
+    """Bytes that elements of so many bytes each take, packed into a shape.
+
+    Args:
+        name: the field's or argument's, that the shape is of.
+        shape: extents from 0; beside one that leaves no elements the others are
+            limited all the same, as they are for numpy.
+        width: of an element.
+
+    Raises:
+        InvalidValue: they take more than `MAX_BYTES`.
+    """
+    if math.prod(filter(None, shape)) * width > MAX_BYTES:
+        expected = f"at most {MAX_BYTES} bytes, in elements of {width}"
+        raise InvalidValue(name, shape, expected)
+    return math.prod(shape) * width
 
 
 def is_masked(array: object) -> bool:

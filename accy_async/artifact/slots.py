@@ -17,6 +17,7 @@ from accy_async.values import (
     member_of,
     one_of,
     optional,
+    packed_bytes,
     to_tuple,
 )
 
@@ -67,6 +68,7 @@ class PlannedSlot:
     is_bound: bool = attrs.field(default=True, validator=instances(bool))
 
     def __attrs_post_init__(self) -> None:
+        packed_bytes("PlannedSlot.shape", self.shape, self.dtype.size_bytes)
         is_constant = self.role is SlotRole.CONSTANT
         if is_constant and (self.data is None or len(self.data) != self.byte_size):
             size = None if self.data is None else len(self.data)

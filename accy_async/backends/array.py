@@ -19,6 +19,7 @@ from accy_async.backends.handles import (
 )
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidBuffer, InvalidType, InvalidValue
+from accy_async.values import packed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ def array_byte_size(shape: Sequence[int], dtype: DType) -> int:
 
     Raises:
         InvalidType: ``dtype`` is no DType, or an extent is no integer.
-        InvalidValue: an extent is below 0.
+        InvalidValue: an extent is below 0, or they are more than 2^63 - 1.
     """
     if not isinstance(dtype, DType):
         raise InvalidType("DeviceArray.dtype", dtype, "a DType, such as DType.F32")
@@ -55,7 +56,7 @@ def array_byte_size(shape: Sequence[int], dtype: DType) -> int:
             raise InvalidType("DeviceArray.shape", shape, "a tuple of integers")
         if extent < 0:
             raise InvalidValue("DeviceArray.shape", shape, "extents of at least 0")
-    return math.prod(shape) * dtype.size_bytes
+    return packed_bytes("DeviceArray.shape", shape, dtype.size_bytes)
 
 
 class DeviceArray:

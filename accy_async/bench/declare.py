@@ -21,6 +21,7 @@ from accy_async.values import (
     member_of,
     number,
     optional,
+    packed_bytes,
     text,
     to_tuple,
 )
@@ -194,6 +195,9 @@ class Output:
     dtype: DType = attrs.field(
         default=DType.F32, converter=_dtype, validator=enum(DType)
     )
+
+    def __attrs_post_init__(self) -> None:
+        packed_bytes("Output.shape", self.shape, self.dtype.size_bytes)
 
     @property
     def byte_size(self) -> int:

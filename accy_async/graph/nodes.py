@@ -24,6 +24,7 @@ from accy_async.values import (
     instances,
     integer,
     optional,
+    packed_bytes,
     text,
     to_integer,
     to_integers,
@@ -76,7 +77,7 @@ def _check_shape(
 
 @attrs.frozen
 class BufferSlot:
-    """A buffer of the graph.
+    """A buffer of the graph, of at most 2^63 - 1 bytes.
 
     Attributes:
         name: its name.
@@ -98,6 +99,9 @@ class BufferSlot:
         default=None, kw_only=True, validator=optional(text()), metadata=ADDED
     )
 
+    def __attrs_post_init__(self) -> None:
+        packed_bytes("BufferSlot.shape", self.shape, self.dtype.size_bytes)
+
     @property
     def byte_size(self) -> int:
         """How many bytes it takes."""
@@ -106,11 +110,21 @@ class BufferSlot:
 
 @attrs.frozen
 class HostSlot:
-    """Host memory that the graph copies from or to; the caller binds an array."""
+    """Host memory that the graph copies from or to; the caller binds an array.
+
+    Attributes:
+        name: its name.
+        dtype: element type.
+        shape: extents, outermost first; an int for one dimension. It takes at most
+            2^63 - 1 bytes.
+    """
 
     name: str = attrs.field(validator=text())
     dtype: DType = attrs.field(validator=enum(DType))
     shape: tuple[int, ...] = attrs.field(converter=_shape, validator=_check_shape)
+
+    def __attrs_post_init__(self) -> None:
+        packed_bytes("HostSlot.shape", self.shape, self.dtype.size_bytes)
 
     @property
     def byte_size(self) -> int:

@@ -13,6 +13,7 @@ from accy_async.backends.handles import BufferAccess, BufferBinding
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
 from accy_async.pipeline.model import KernelCallPipeline, PipelineIntermediate
+from accy_async.values import MAX_BYTES
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -29,8 +30,6 @@ __all__ = [
 INTERMEDIATE_ALIGNMENT = 256
 """Alignment of scratch buffers, in bytes: what CUDA's allocator guarantees."""
 
-_MAX_BYTES = 2**63 - 1
-
 
 def intermediate_byte_size(
     spec: PipelineIntermediate, runtime_scalar_arguments: Sequence[ScalarArgument]
@@ -45,7 +44,7 @@ def intermediate_byte_size(
     if count == 0:
         raise InvalidArtifact(f"{spec!r}: no elements, expected at least 1")
     byte_size = count * spec.dtype.size_bytes
-    if byte_size > _MAX_BYTES:
+    if byte_size > MAX_BYTES:
         raise InvalidArtifact(f"{spec!r}: {byte_size} bytes, expected below 2**63")
     return byte_size
 

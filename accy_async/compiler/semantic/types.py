@@ -11,12 +11,19 @@ import attrs
 
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidType, InvalidValue
-from accy_async.values import enum, instances, integer, member_of
+from accy_async.values import (
+    MAX_BYTES,
+    enum,
+    instances,
+    integer,
+    member_of,
+    packed_bytes,
+)
 
 __all__ = ["EXTENTS", "MAX_TENSOR_BYTES", "TensorType", "Value"]
 
-MAX_TENSOR_BYTES = 2**63 - 1
-"""More bytes than this no offset of 64 bits with a sign can reach."""
+MAX_TENSOR_BYTES = MAX_BYTES
+"""What a tensor takes at most: more no offset of 64 bits with a sign can reach."""
 
 _WRITTEN = re.compile(r"([a-z]+[0-9]*)\[((?: *[0-9]+ *,)* *[0-9]* *)\]")
 
@@ -61,10 +68,7 @@ class TensorType:
     shape: tuple[int, ...] = attrs.field(converter=_shape, default=())
 
     def __attrs_post_init__(self) -> None:
-        if self.byte_size > MAX_TENSOR_BYTES:
-            raise InvalidValue(
-                "TensorType.shape", self.shape, f"at most {MAX_TENSOR_BYTES} bytes"
-            )
+        packed_bytes("TensorType.shape", self.shape, self.dtype.size_bytes)
 
     @classmethod
     def parse(cls, text: object) -> TensorType:
