@@ -150,7 +150,7 @@ def test_declarations_that_make_no_sense_are_refused(fields: dict[str, Any]) -> 
 def test_an_output_knows_its_size() -> None:
     assert Output((3, 4), "f64").byte_size == 96
     assert Output(()).byte_size == 4
-    assert Output((1 << 40, 1 << 40)).byte_size == 1 << 82
+    assert Output((1 << 30, 1 << 30)).byte_size == 1 << 62
     assert Output((5,)).dtype is DType.F32
     with pytest.raises(InvalidValue):
         Output((-1,))
