@@ -25,7 +25,11 @@ backend:
 
 from __future__ import annotations
 
-from accy_async.backends.contract.core import DEFAULT_GRACE_S, SettleTimeout
+from accy_async.backends.contract.core import (
+    DEFAULT_GRACE_S,
+    Settled,
+    SettleTimeout,
+)
 from accy_async.backends.contract.graphs import Graphs
 from accy_async.backends.contract.launches import Launches
 from accy_async.backends.contract.ownership import Ownership
@@ -41,6 +45,7 @@ __all__ = [
     "EventState",
     "GraphState",
     "SettleTimeout",
+    "Settled",
     "StreamState",
 ]
 

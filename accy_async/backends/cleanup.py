@@ -175,10 +175,13 @@ class Cleanup:
         errors: list[Exception] = []
         busy: list[str] = []
         settled: Exception | None = None
+        cancelled: BaseException | None = None
         interrupt: BaseException | None = None
         try:
             if wait is not None:
-                settled = await self._backend.settle(wait, self._grace_s)
+                settled, cancelled = await self._backend.settle_whole(
+                    wait, self._grace_s
+                )
         except BaseException as error:  # noqa: BLE001 - raised below
             interrupt = error
         try:
@@ -193,6 +196,7 @@ class Cleanup:
             if busy:
                 settled.add_note(f"held by the reaper until idle: {', '.join(busy)}")
             errors.insert(0, settled)
+        interrupt = interrupt or cancelled
         if interrupt is not None:
             primary = overtake(primary, interrupt, errors)
         raise_together(self._what, primary, errors)

@@ -7,13 +7,13 @@ objects is asked of a single device (`JoinedBackend.at`), which counts them as u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, cast
 
 import attrs
 
 if TYPE_CHECKING:
-    from accy_async.backends.base import Backend
+    from accy_async.backends.base import Backend, Settled
     from accy_async.backends.capabilities import Capabilities
     from accy_async.backends.contract.steps import LaunchStep
     from accy_async.backends.guards import Guard
@@ -123,11 +123,11 @@ class JoinedBackend:
         """See `Backend.object_name`."""
         return self.of(handle).object_name(handle)
 
-    async def settle(
-        self, wait: Callable[[], object], grace_s: float | None = None
-    ) -> Exception | None:
-        """See `Backend.settle`."""
-        return await self.devices[0].settle(wait, grace_s)
+    async def settle_whole(
+        self, wait: Callable[[], Awaitable[object]], grace_s: float | None = None
+    ) -> Settled:
+        """See `Backend.settle_whole`."""
+        return await self.devices[0].settle_whole(wait, grace_s)
 
     # Streams and events
 

@@ -8,12 +8,12 @@ costs what one on the backend does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, cast
 
-from accy_async.backends.base import Backend
+from accy_async.backends.base import Backend, Settled
 from accy_async.errors import SessionClosed
 
 if TYPE_CHECKING:
@@ -65,10 +65,18 @@ class _OwnedBackend:
         return type(self.base)
 
     async def settle(
-        self, wait: Callable[[], object], grace_s: float | None = None
+        self, wait: Callable[[], Awaitable[object]], grace_s: float | None = None
     ) -> Exception | None:
         """See `Backend.settle`; the grace is the view's if left out."""
         return await self.base.settle(
+            wait, self.grace_s if grace_s is None else grace_s
+        )
+
+    async def settle_whole(
+        self, wait: Callable[[], Awaitable[object]], grace_s: float | None = None
+    ) -> Settled:
+        """See `Backend.settle_whole`; the grace is the view's if left out."""
+        return await self.base.settle_whole(
             wait, self.grace_s if grace_s is None else grace_s
         )
 

@@ -181,13 +181,12 @@ class Timeline:
         if self.has_failed:
             self.raise_at(position)
 
-    async def wait_untold(self, position: int) -> None:
-        """`wait`, but silent about a failure that some wait has raised already.
+    def raise_untold(self, position: int) -> None:
+        """`raise_at`, but silent about a failure that some wait has raised already.
 
         Raises:
             DeviceError: the device is lost, or nobody was told yet what failed.
         """
-        await self.wait_reached(position)
         with self._lock:
             untold = self._failure
             is_told = self._lost is None and (untold is None or position < untold[0])
@@ -256,10 +255,6 @@ class Mark:
     async def wait(self) -> None:
         """Return once the stream has come this far; see `Timeline.wait`."""
         await self.timeline.wait(self.position)
-
-    async def wait_untold(self) -> None:
-        """The same, for what nobody was told yet; see `Timeline.wait_untold`."""
-        await self.timeline.wait_untold(self.position)
 
     async def wait_reached(self) -> None:
         """The same, without raising what failed; see `Timeline.wait_reached`."""

@@ -327,17 +327,13 @@ class GraphExecutive:
         backend = self._backend
         settled: Exception | None = None
         interrupt: BaseException | None = None
-        deadline = anyio.current_time() + self._grace_s
-        while backend.is_answering and job.progress.in_flight():
-            left_s = max(0.0, deadline - anyio.current_time())
+        if backend.is_answering and job.progress.in_flight():
             try:
-                settled = await backend.settle(job.progress.wait_streams, left_s)
-                break
-            except anyio.get_cancelled_exc_class() as error:
-                interrupt = error  # asyncio's own, which knows no shield: raised below
+                settled, interrupt = await backend.settle_whole(
+                    job.progress.wait_streams, self._grace_s
+                )
             except BaseException as error:  # noqa: BLE001 - raised below
                 interrupt = error
-                break
         is_idle = not backend.is_answering or not job.progress.in_flight()
         # From here on to the end nobody else on this loop destroys anything.
         held_before = set(backend.reaper.held())

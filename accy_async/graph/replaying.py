@@ -16,7 +16,7 @@ import anyio
 import attrs
 
 from accy_async.backends.base import SettleTimeout
-from accy_async.backends.cleanup import raise_together
+from accy_async.backends.cleanup import overtake, raise_together
 from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.timeline import Mark
 from accy_async.errors import GraceExpired, GraphError, InvalidType, SessionClosed
@@ -152,7 +152,9 @@ class PreparedPlan(ClosedOnExit):
         try:
             await self._backend.wait_stream(stream, mark.position)
         except anyio.get_cancelled_exc_class() as cancelled:
-            await self._settle(cancelled)
+            errors: list[Exception] = []
+            primary = await self._settle(cancelled, errors)
+            raise_together("a prepared plan", primary, errors)
             raise
         finally:
             self._awaited -= 1
@@ -264,11 +266,12 @@ class PreparedPlan(ClosedOnExit):
         """
         if self._is_closed:
             return
-        if self.is_lowered and self._backend.is_healthy:
-            await self._settle(None)
         errors: list[Exception] = []
+        primary: BaseException | None = None
+        if self.is_lowered and self._backend.is_healthy:
+            primary = await self._settle(None, errors)
         self.close_now(errors)
-        raise_together("closing a prepared plan", None, errors)
+        raise_together("closing a prepared plan", primary, errors)
 
     def _merge(
         self,
@@ -334,19 +337,30 @@ class PreparedPlan(ClosedOnExit):
         async with self._turn:
             pass
 
-    async def _settle(self, primary: BaseException | None) -> None:
-        """Wait for what is in flight; close where the grace is not enough."""
-        settled = await self._backend.settle(self._wait_idle, self._grace_s)
-        if not isinstance(settled, SettleTimeout):
-            return
-        errors: list[Exception] = [
-            GraceExpired("a prepared plan", self._grace_s, (self._name(),))
-        ]
-        reaper = self._backend.reaper
-        held_before = reaper.held()
-        self.close_now(errors)
-        reaper.give_up(set(reaper.held()).difference(held_before), self._grace_s)
-        raise_together("a prepared plan", primary, errors)
+    async def _settle(
+        self, primary: BaseException | None, errors: list[Exception]
+    ) -> BaseException | None:
+        """Wait for what is in flight; close where the grace is not enough.
+
+        Args:
+            primary: what there is to raise.
+            errors: gets what went wrong.
+
+        Returns:
+            What there is to raise now.
+        """
+        settled, cancelled = await self._backend.settle_whole(
+            self._wait_idle, self._grace_s
+        )
+        if isinstance(settled, SettleTimeout):
+            errors.append(
+                GraceExpired("a prepared plan", self._grace_s, (self._name(),))
+            )
+            reaper = self._backend.reaper
+            held_before = reaper.held()
+            self.close_now(errors)
+            reaper.give_up(set(reaper.held()).difference(held_before), self._grace_s)
+        return primary if cancelled is None else overtake(primary, cancelled, errors)
 
     def _name(self) -> str:
         return f"a graph of {len(self._prepared.plan.nodes)} nodes"

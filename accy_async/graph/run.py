@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from accy_async.backends.cleanup import leaves, raise_together
+from accy_async.backends.nativecancel import outlast
 from accy_async.errors import DeviceLost, GraphError
 from accy_async.graph.outcome import (
     NodeSkipped,
@@ -196,9 +197,9 @@ class Run:
             return await self.wait()
         except anyio.get_cancelled_exc_class() as cancelled:
             self.cancel()
-            with anyio.CancelScope(shield=True):
-                await self.wait_over()
-            raise_together(f"run {self.name!r}", cancelled, self.cleanup_errors())
+            _, native = await outlast(self.wait_over)
+            primary = native or cancelled
+            raise_together(f"run {self.name!r}", primary, self.cleanup_errors())
             raise
 
     def binding(self, slot: str) -> Binding:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 import attrs
 
+from accy_async.backends.nativecancel import outlast
 from accy_async.errors import OutOfMemory, SessionClosed
 from accy_async.observe.protocol import HOST_STREAM, new_id, state_of
 from accy_async.tuning.pacing import BudgetSpent
@@ -164,8 +165,9 @@ class BackgroundTuning:
         Cancellation: shielded from it; the clean-up has its own deadline.
         """
         self._scope.cancel()
-        with anyio.CancelScope(shield=True):
-            await self._done.wait()
+        _, cancelled = await outlast(self._done.wait)
+        if cancelled is not None:
+            raise cancelled
 
     async def wait(self) -> None:
         """Return when it is done.

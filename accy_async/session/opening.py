@@ -13,7 +13,7 @@ import anyio.lowlevel
 from accy_async.backends.base import Backend
 from accy_async.backends.cleanup import leaves
 from accy_async.backends.loops import uninterrupted
-from accy_async.backends.nativecancel import native_cancels
+from accy_async.backends.nativecancel import native_cancels, outlast
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.session.core import harmless
 from accy_async.session.multi.session import MultiSession
@@ -196,6 +196,7 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
     """A block in which the session is open, and has a group for its runs."""
     primary: BaseException | None = None
     interrupt: BaseException | None = None
+    cancelled: BaseException | None = None  # since the block ended
     was_ended = False  # whether the group was cancelled before the block ended
     tasks = anyio.create_task_group()
     cancels = native_cancels()
@@ -208,8 +209,7 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
             except BaseException as error:  # noqa: BLE001 - _leave raises it
                 primary = error
                 was_ended = tasks.cancel_scope.cancel_called
-            with anyio.CancelScope(shield=True):
-                await session._stop_runs()  # noqa: SLF001
+            _, cancelled = await outlast(session._stop_runs)  # noqa: SLF001
     except BaseExceptionGroup as group:
         # Nothing but an interrupt ends the session's own group, in whatever depth.
         interrupt = next(leaves(group))
@@ -219,7 +219,7 @@ async def _kept_open(session: _SessionT) -> AsyncIterator[None]:
         primary = SessionClosed(
             "the session ended: a task of one of its runs was cancelled from outside"
         )
-    await session._leave(primary, interrupt)  # noqa: SLF001
+    await session._leave(primary, interrupt or cancelled)  # noqa: SLF001
 
 
 def _is_lost(primary: BaseException | None) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 import anyio.lowlevel
 
-from accy_async.backends.base import SettleTimeout
+from accy_async.backends.base import Settled, SettleTimeout
 from accy_async.backends.cleanup import overtake, raise_together
 from accy_async.backends.loops import uninterrupted
 from accy_async.errors import DeviceLost, GraceExpired
@@ -78,13 +78,15 @@ class Session(
         """
         self._drain()
         interrupt: BaseException | None = None
+        cancelled: BaseException | None = None
+        again: BaseException | None = None
         backend = self.backend
         settled: Exception | None = None
         errors: list[Exception] = []
         deadline = self._deadline()
         try:
             if backend.is_healthy:
-                settled = await self._settle(
+                settled, cancelled = await self._settle(
                     lambda: backend.wait_for_owner(self._owner, deadline)
                 )
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -94,7 +96,9 @@ class Session(
             if backend.is_healthy and not isinstance(settled, SettleTimeout):
                 # What was destroyed in the midst of its use, and what other threads
                 # have submitted since, which is the last: nothing is left to use.
-                await self._settle(lambda: backend.wait_retired(self._owner, deadline))
+                _, again = await self._settle(
+                    lambda: backend.wait_retired(self._owner, deadline)
+                )
         except BaseException as error:  # noqa: BLE001 - raised below
             late = late or error
         errors += backend.untold_refusals(self._owner)
@@ -113,16 +117,17 @@ class Session(
         lost = backend.untold_loss() if settled is None else None
         if lost is not None and not _tells_of(lost, (primary, *errors)):
             errors.insert(0, lost)
-        return errors, interrupt
+        return errors, interrupt or cancelled or again
 
     def _deadline(self) -> float:
         """When the one grace for all of the leaving is over."""
         least = anyio.current_time() + _LEAST_SETTLE_S
         return max(self._left_at + self.grace_s, least)
 
-    async def _settle(self, wait: Callable[[], object]) -> Exception | None:
+    async def _settle(self, wait: Callable[[], Awaitable[object]]) -> Settled:
         """Wait within what is left of it."""
-        return await self.backend.settle(wait, self._deadline() - anyio.current_time())
+        left_s = self._deadline() - anyio.current_time()
+        return await self.backend.settle_whole(wait, left_s)
 
     def _destroy_objects(self, errors: list[Exception]) -> BaseException | None:
         """Destroy what is left; returns the interrupt that came between, if one did."""

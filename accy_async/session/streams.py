@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from accy_async.backends.base import SettleTimeout
-from accy_async.backends.cleanup import raise_together
+from accy_async.backends.cleanup import overtake, raise_together
 from accy_async.errors import (
     GraceExpired,
 )
@@ -65,9 +65,9 @@ class SessionStreams(SessionCore):
             and backend.is_alive(stream)
             and not backend.is_stream_idle(stream)
         )
-        settled = None
+        settled = cancelled = None
         if is_busy:
-            settled = await backend.settle(
+            settled, cancelled = await backend.settle_whole(
                 lambda: backend.wait_stream(stream), self.grace_s
             )
         name = f"stream {stream.id}"
@@ -77,4 +77,6 @@ class SessionStreams(SessionCore):
             backend.reaper.give_up((name,), self.grace_s)
         elif settled is not None and not isinstance(settled, SettleTimeout):
             errors.append(settled)
+        if cancelled is not None:
+            primary = overtake(primary, cancelled, errors)
         raise_together(f"leaving {name}", primary, errors)

@@ -75,12 +75,13 @@ async def test_an_array_is_refused_by_its_shape_before_the_device_is_asked() -> 
     backend = RecordingBackend()
     calls = len(backend.calls)
     async with accy_async.open_session(backend) as session:
+        makers: list[Callable[[DType, tuple[int, ...]], object]] = [
+            lambda dtype, shape: session.allocate(shape, dtype),
+            lambda dtype, shape: DeviceArray.allocate(backend, shape, dtype),
+            lambda dtype, shape: session.adopt_memory(8, shape, dtype, owner=object()),
+        ]
         for dtype, shape in TOO_LARGE:
-            for make in (
-                lambda d, s: session.allocate(s, d),
-                lambda d, s: DeviceArray.allocate(backend, s, d),
-                lambda d, s: session.adopt_memory(8, s, d, owner=object()),
-            ):
+            for make in makers:
                 with pytest.raises(InvalidValue) as caught:
                     make(dtype, shape)
                 assert caught.value.field == "DeviceArray.shape"

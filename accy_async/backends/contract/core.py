@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.handles import Handle, ObjectKind, StreamHandle
@@ -31,7 +31,14 @@ if TYPE_CHECKING:
     from accy_async.backends.owners import Owner
     from accy_async.backends.routes import CopyRoute
 
-__all__ = ["DEFAULT_GRACE_S", "BackendCore", "SettleTimeout", "admit", "advance"]
+__all__ = [
+    "DEFAULT_GRACE_S",
+    "BackendCore",
+    "SettleTimeout",
+    "Settled",
+    "admit",
+    "advance",
+]
 
 DEFAULT_GRACE_S = 5.0
 """How long cleanup waits for the device before it hands objects to the reaper."""
@@ -39,6 +46,19 @@ DEFAULT_GRACE_S = 5.0
 
 class SettleTimeout(TimeoutError):
     """A cleanup's wait was given up: its grace ran out."""
+
+
+class Settled(NamedTuple):
+    """What a cleanup's wait came to.
+
+    Attributes:
+        error: what it raised; a `SettleTimeout` where its grace ran out; or None.
+        cancelled: the first of asyncio's own cancellations that came meanwhile, to be
+            raised when the cleanup is done; or None.
+    """
+
+    error: Exception | None
+    cancelled: BaseException | None
 
 
 _BACKENDS: weakref.WeakSet[BackendCore] = weakref.WeakSet()

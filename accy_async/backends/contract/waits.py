@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
-from accy_async.backends.contract.core import SettleTimeout
+from accy_async.backends.contract.core import Settled, SettleTimeout
 from accy_async.backends.contract.ownership import Ownership
 from accy_async.backends.contract.streams import Streams, mark_of
 from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
+from accy_async.backends.nativecancel import outlast
 from accy_async.backends.timeline import Mark, Timeline
 from accy_async.errors import DeviceError, DeviceLost
 
@@ -138,7 +139,7 @@ class Waits(Streams, Ownership):
         else:
             marks = self._last_uses_by(owner, lines)
         in_time = [mark for mark in marks if await _is_in_time(mark, deadline)]
-        await self._wait_marks(in_time, only_untold=True)
+        await self._wait_marks(in_time, Timeline.raise_untold)
 
     async def wait_retired(self, owner: Owner, deadline: float) -> None:
         """Return when the reaper holds nothing of an owner's; it tells no failure.
@@ -175,13 +176,21 @@ class Waits(Streams, Ownership):
         return [Mark(line, furthest[line]) for line in lines if line in furthest]
 
     async def _wait_marks(
-        self, marks: list[Mark], *, only_untold: bool = False
+        self,
+        marks: list[Mark],
+        tell: Callable[[Timeline, int], None] = Timeline.raise_at,
     ) -> None:
-        """Wait for every mark, then raise what failed at any of them."""
+        """Wait for every mark, then raise what failed at any of them.
+
+        Nothing is told before all is reached: a wait that is cut short, and begun anew,
+        misses none of it.
+        """
+        for mark in marks:
+            await self._reach(mark)
         errors: list[Exception] = []
         for mark in marks:
             try:
-                await self._wait_mark(mark, only_untold=only_untold)
+                self._tell(mark, tell)
             except DeviceError as error:
                 errors.append(error)
                 if isinstance(error, DeviceLost):
@@ -191,45 +200,83 @@ class Waits(Streams, Ownership):
         if errors:
             raise ExceptionGroup("several streams failed", errors)
 
-    async def _wait_mark(self, mark: Mark, *, only_untold: bool = False) -> None:
+    async def _wait_mark(self, mark: Mark) -> None:
+        await self._reach(mark)
+        self._tell(mark, Timeline.raise_at)
+
+    async def _reach(self, mark: Mark) -> None:
         """Wait, and free what the wait showed to be idle before anybody looks."""
         is_dropped = False
         try:
-            await (mark.wait_untold() if only_untold else mark.wait())
+            await mark.wait_reached()
         except GeneratorExit:  # by the collector, on a thread that may hold the locks
             is_dropped = True
-            raise
-        except DeviceLost:
-            self._is_loss_told = True
             raise
         finally:
             if not is_dropped:
                 self._discard_abandoned()
                 self._table.sweep()
 
+    def _tell(self, mark: Mark, tell: Callable[[Timeline, int], None]) -> None:
+        """Raise what failed at a mark that is reached."""
+        if mark.timeline.has_failed:
+            try:
+                tell(mark.timeline, mark.position)
+            except DeviceLost:
+                self._is_loss_told = True
+                raise
+
     async def settle(
-        self, wait: Callable[[], object], grace_s: float | None = None
+        self, wait: Callable[[], Awaitable[object]], grace_s: float | None = None
     ) -> Exception | None:
         """Best-effort wait of a cleanup: shielded, with a deadline.
 
         Args:
-            wait: an async callable, e.g. ``backend.wait_device``.
+            wait: an async callable, e.g. ``backend.wait_device``, which may be called
+                again; see `settle_whole`.
             grace_s: the deadline in seconds; the backend's own if left out.
 
         Returns:
             The error the wait raised, a SettleTimeout if it did not end in time,
             or None.
 
-        Cancellation: shielded from it.
+        Cancellation: shielded from it; asyncio's own, which knows no shield, is raised
+            afterwards.
+        """
+        settled, cancelled = await self.settle_whole(wait, grace_s)
+        if cancelled is not None:
+            raise cancelled
+        return settled
+
+    async def settle_whole(
+        self, wait: Callable[[], Awaitable[object]], grace_s: float | None = None
+    ) -> Settled:
+        """`settle`, for who has more to do before a cancellation may go on.
+
+        Args:
+            wait: as for `settle`. It is called anew after each of asyncio's own
+                cancellations: what it raises, it has to raise in one piece.
+            grace_s: as for `settle`.
+
+        Returns:
+            What `settle` returns, and what it would raise.
+
+        Cancellation: shielded from it; asyncio's own is returned.
         """
         grace = self.grace_s if grace_s is None else grace_s
-        with anyio.CancelScope(deadline=anyio.current_time() + grace, shield=True):
+        failed: Exception | None = None
+
+        async def attempt() -> None:
+            nonlocal failed
             try:
-                await wait()  # type: ignore[misc]
+                await wait()
             except Exception as error:  # noqa: BLE001 - returned, not swallowed
-                return error
-            return None
-        return SettleTimeout(f"the device did not finish within {grace:g} s")
+                failed = error
+
+        ended = await outlast(attempt, anyio.current_time() + grace)
+        if not ended.is_over:
+            failed = SettleTimeout(f"the device did not finish within {grace:g} s")
+        return Settled(failed, ended.cancelled)
 
 
 async def _is_in_time(mark: Mark, deadline: float) -> bool:

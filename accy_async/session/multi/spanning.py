@@ -11,7 +11,7 @@ import attrs
 
 from accy_async.backends.array import DeviceArray
 from accy_async.backends.base import SettleTimeout
-from accy_async.backends.cleanup import destroy_all, raise_together
+from accy_async.backends.cleanup import destroy_all, overtake, raise_together
 from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.handles import BufferBinding
 from accy_async.errors import (
@@ -136,7 +136,7 @@ class SpanningPlan(ClosedOnExit):
             except BaseException as error:  # noqa: BLE001 - raised below
                 primary = error
             if errors or primary is not None:
-                await self._settle(errors)
+                primary = await self._settle(primary, errors)
             self._raise(primary, errors)
             for seat in self._seats:  # what this wait showed to be idle
                 seat.backend.reaper.sweep()
@@ -233,10 +233,9 @@ class SpanningPlan(ClosedOnExit):
         if self._is_closed:
             return
         errors: list[Exception] = []
-        with anyio.CancelScope(shield=True):
-            await self._settle(errors)
-            self.close_now(errors)
-        raise_together("closing a prepared plan", None, errors)
+        primary = await self._settle(None, errors)
+        self.close_now(errors)
+        raise_together("closing a prepared plan", primary, errors)
 
     # Within
 
@@ -338,9 +337,20 @@ class SpanningPlan(ClosedOnExit):
         if self._is_closed or any(not seat.is_open for seat in self._seats):
             raise SessionClosed("this prepared plan is closed")
 
-    async def _settle(self, errors: list[Exception]) -> None:
-        """Wait for what is in flight; close where the grace is not enough."""
+    async def _settle(
+        self, primary: BaseException | None, errors: list[Exception]
+    ) -> BaseException | None:
+        """Wait for what is in flight; close where the grace is not enough.
+
+        Args:
+            primary: what there is to raise.
+            errors: gets what went wrong.
+
+        Returns:
+            What there is to raise now.
+        """
         late = []
+        held_back: BaseException | None = None
         until = anyio.current_time() + self._grace_s
         for step in self._steps:
             backend = step.backend
@@ -349,7 +359,8 @@ class SpanningPlan(ClosedOnExit):
             line = step.line
             left_s = max(until - anyio.current_time(), 0.0)
             wait = partial(line.wait_reached, line.submitted)
-            settled = await backend.settle(wait, left_s)
+            settled, cancelled = await backend.settle_whole(wait, left_s)
+            held_back = held_back or cancelled
             if isinstance(settled, SettleTimeout):
                 late.append(f"a part on {backend.device}")
         if late:
@@ -360,6 +371,7 @@ class SpanningPlan(ClosedOnExit):
             for reaper, before in zip(reapers, held_before, strict=True):
                 held = set(reaper.held()).difference(before)
                 reaper.give_up(held, self._grace_s)
+        return primary if held_back is None else overtake(primary, held_back, errors)
 
     def _raise(self, primary: BaseException | None, errors: list[Exception]) -> None:
         if primary is None and len(errors) > 1:
