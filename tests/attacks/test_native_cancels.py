@@ -15,6 +15,7 @@ import pytest
 import accy_async
 from accy_async import DType
 from accy_async.backends import RecordingBackend
+from accy_async.backends.cleanup import Cleanup
 from accy_async.backends.nativecancel import outlast
 from accy_async.errors import DeviceError, GraceExpired
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
@@ -122,6 +123,17 @@ async def close_a_prepared_plan(
     await prepared.aclose()
 
 
+async def clean_up_after_an_operation(
+    session: Session, device: RecordingBackend, ready: asyncio.Event
+) -> None:
+    """As a launch of a pipeline does, or a call of a fragment."""
+    keep_busy(session, device)
+    ready.set()
+    await Cleanup(session.backend, "an operation", None).leave(
+        None, wait=session.backend.wait_device, handles=()
+    )
+
+
 WAYS: list[Way] = [
     leave_the_block,
     be_cancelled_within,
@@ -130,6 +142,7 @@ WAYS: list[Way] = [
     run_a_plan,
     run_a_prepared_plan,
     close_a_prepared_plan,
+    clean_up_after_an_operation,
 ]
 
 
