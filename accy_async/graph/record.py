@@ -116,7 +116,8 @@ class RunRecord:
         """A loop's last iteration was given to the device."""
         index = self.node_count + loop
         if lane < 0:  # of host calls alone
-            self._flags[index] = FINISHED
+            if self._flags[index] not in BAD:
+                self._flags[index] = FINISHED
             self._tell(index)
         else:
             self.submitted(index, lane, self._ends[lane])
@@ -244,6 +245,19 @@ class RunRecord:
         index = self.node_count + loop
         return self.is_guarding and (self._flags[index] in BAD or self.blocks(index))
 
+    def skips_loop(self, loop: int) -> bool:
+        """True where the loop is not to begin; what lies in it is skipped with it.
+
+        Also what had its turns before, where a loop around this one is at a later turn.
+        """
+        if not self.loop_is_blocked(loop):
+            return False
+        for inner in self.relations.within(self.node_count + loop):
+            if self._flags[inner] not in BAD:
+                self._flags[inner] = self._verdict()
+            self._tell(inner)
+        return True
+
     def abort(self, error: Exception) -> None:
         """The run as such failed: what it has not submitted it never will."""
         self.run_error = error
@@ -310,7 +324,7 @@ class RunRecord:
     def _is_in_ended_loop(self, index: int) -> bool:
         """True for what lies in a loop that had no iteration for it."""
         around = self.relations.loops_around(index)
-        return bool(around) and self._flags[around[-1]] == SUBMITTED
+        return any(self._flags[loop] == SUBMITTED for loop in around)
 
     def _verdict(self) -> int:
         return CANCELLED if self._is_stopped else SKIPPED

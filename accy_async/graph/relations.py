@@ -75,6 +75,14 @@ class Relations:
                 yield self.loop(inner) if item in block.bodies else inner
             todo += block.bodies.values()
 
+    def before(self, index: int) -> list[int]:
+        """What a node or loop has edges from: they are in the same block."""
+        block, item = self._place(index)
+        return [
+            self.loop(block.indices[p]) if block.kinds[p] == LOOP else block.indices[p]
+            for p in block.preds[item]
+        ]
+
     def blockers(self, index: int) -> tuple[int, ...]:
         """What must not have failed for a node or loop to run.
 
@@ -83,15 +91,8 @@ class Relations:
         """
         found = self._blockers.get(index)
         if found is None:
-            block, item = self._place(index)
-            before = [
-                self.loop(block.indices[p])
-                if block.kinds[p] == LOOP
-                else block.indices[p]
-                for p in block.preds[item]
-            ]
-            if block.loop >= 0:
-                around = self.loop(block.loop)
+            before = self.before(index)
+            for around in self.loops_around(index)[:1]:
                 before += (around, *self.blockers(around))
             found = self._blockers[index] = tuple(before)
         return found

@@ -268,12 +268,14 @@ class Runner:
         if isinstance(count, RuntimeScalar):
             count = int(self._prepared.options.runtime_scalars[count.index].value)
         assert count is not None
+        progress = self._progress
         frame = self._submitter.body_frame(body, lane)
-        for _ in range(count):
-            if self._progress.loop_is_blocked(index):
-                break
-            await self._iterate(index, frame)
-        self._progress.loop_submitted(index, lane)
+        if not progress.skips_loop(index):
+            for _ in range(count):
+                if progress.loop_is_blocked(index):
+                    break
+                await self._iterate(index, frame)
+        progress.loop_submitted(index, lane)
 
     async def _run_loop(self, index: int, body: BlockLayout, lane: int) -> None:
         """A loop that the host steps: for its condition, or for calls within."""
@@ -285,6 +287,9 @@ class Runner:
         value = np.zeros(1, dtype=np.uint32)
         slot = self._prepared.slot_index(loop.condition)
         iterations = 0
+        if self._progress.skips_loop(index):
+            self._progress.loop_submitted(index, lane)
+            return
         while await self._holds(index, slot, value, lane):
             if loop.max_iterations is not None and iterations >= loop.max_iterations:
                 self._progress.loop_failed(
