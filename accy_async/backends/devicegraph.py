@@ -124,12 +124,15 @@ class GraphLoop:
         count: how many turns there are; None where ``conditions`` decide.
         conditions: for each body a buffer of one 32-bit word: it has its turn while
             that is not zero, looked at just before; the loop ends otherwise.
-        exchanges: what is exchanged, one after the other, where a loop that
-            conditions end does so before the second body's turn, the third one's and
-            so on; empty where nothing is in any of these.
+        exchanges: for each body, what is exchanged, one after the other, where
+            ``conditions`` or ``unless`` end the loop after a turn of it; shorter where
+            nothing is after the last ones.
         limit: of a loop that conditions end, how many turns there may be at most.
         verdict: with a limit, a buffer of one 32-bit word, which is 1 afterwards where
             there would have been another turn, else 0.
+        unless: the verdicts of loops within it. They are 0 when it begins, and it ends
+            after a turn in which one was left, whatever count or conditions say;
+            with no verdict of its own then.
     """
 
     turns: tuple[GraphBody, ...]
@@ -138,6 +141,7 @@ class GraphLoop:
     exchanges: tuple[tuple[GraphExchange, ...], ...] = ()
     limit: int | None = None
     verdict: BufferHandle | None = None
+    unless: tuple[BufferHandle, ...] = ()
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses itself."""
@@ -145,6 +149,7 @@ class GraphLoop:
         return (
             *self.conditions,
             *([] if self.verdict is None else [self.verdict]),
+            *self.unless,
             *(buffer for one in moved for buffer in (one.one, one.other)),
         )
 
@@ -260,9 +265,9 @@ def _are_alike(one: GraphNode, other: GraphNode) -> bool:
 def _kind(operation: GraphOperation) -> object:
     if isinstance(operation, GraphLoop):
         turns = tuple(map(topology, operation.turns))
-        has_limit = operation.limit is not None
+        has_limit, within = operation.limit is not None, len(operation.unless)
         exchanges = len(operation.exchanges)
-        return "loop", operation.count is None, turns, exchanges, has_limit
+        return "loop", operation.count is None, turns, exchanges, has_limit, within
     if isinstance(operation, GraphBranch):
         return "branch", topology(operation.body), len(operation.unless)
     if isinstance(operation, PreparedLaunch):

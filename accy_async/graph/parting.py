@@ -2,7 +2,8 @@
 
 The parts and the calls are items of a block like any other: a part may be launched
 when the parts before it are and the calls before it have returned; a call begins when
-what it depends on has ended, which events in the parts' graphs tell.
+what it depends on has ended, which events in the parts' graphs tell. The end of a part
+whose loops may fail by their limits is an item too: whether they did is looked up then.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from accy_async.backends.base import Backend
     from accy_async.backends.handles import EventHandle, StreamHandle
+    from accy_async.backends.timeline import Mark
     from accy_async.graph.bindings import Memory
     from accy_async.graph.governor import Governor
     from accy_async.graph.layout import BlockLayout
@@ -76,6 +78,9 @@ class PartsRunner(Runner):
         # Of each part, the lane it is on, and the event behind it for other lanes.
         self._lane_of = _lanes_of(parted, self._lanes)
         self._behind: dict[int, EventHandle] = {}
+        # The parts whose loops may fail by their limits, and where they end.
+        self._limited = [n for n, graph in enumerate(parted.graphs) if graph.limits]
+        self._ends: dict[int, Mark] = {}
 
     @property
     def memories(self) -> Sequence[Memory]:
@@ -97,7 +102,7 @@ class PartsRunner(Runner):
     def _edges(
         self,
     ) -> tuple[list[list[int]], list[list[int]], list[bool]]:
-        """The parts and calls as items of a block: parts first, then the calls."""
+        """The parts and calls as items of a block, in this order, then parts' ends."""
         parting, block = self._parting, self._block
         count = len(parting.parts)
         number = {item: count + i for i, item in enumerate(parting.calls)}
@@ -108,17 +113,19 @@ class PartsRunner(Runner):
         for call in parting.calls:
             before = {number.get(p, parting.part_of[p]) for p in block.preds[call]}
             preds.append(sorted(before))
+        preds += [[number] for number in self._limited]
         succs: list[list[int]] = [[] for _ in preds]
         for item, before_it in enumerate(preds):
             for one in before_it:
                 succs[one].append(item)
-        is_host = [False] * count + [True] * len(parting.calls)
+        is_host = [False] * count + [True] * (len(preds) - count)
         return preds, succs, is_host
 
     async def _submit_part(self, number: int) -> None:
         part, graph = self._parting.parts[number], self._parted.graphs[number]
         progress, backend = self._progress, self._backend
         indices = self._indices(part.items)
+        progress.judge()
         if progress.is_guarding:
             blocked = [index for index in indices if progress.blocks(index)]
             if len(blocked) == len(indices):
@@ -140,6 +147,9 @@ class PartsRunner(Runner):
                 progress.event_waits += 1
         position = graph.launch(stream, progress.guard)
         progress.submitted_part(indices, lane, position)
+        if graph.limits:
+            progress.expect_verdicts(lane, position, graph.errors)
+            self._ends[number] = progress.last_mark(lane)
         sides = self._streams[self._lanes :]
         if sides:
             tell_of_watched(
@@ -165,19 +175,33 @@ class PartsRunner(Runner):
                     await self._progress.wait_device(before)
 
     async def _serve(self, number: int) -> None:
-        """A call, once what it depends on has ended."""
-        item = self._parting.calls[number - len(self._parting.parts)]
+        """A call, once what it depends on has ended; or the end of a part."""
+        item = self._item(number)
+        if item < 0:
+            if mark := self._ends.get(self._limited[~item]):  # else it was skipped
+                await mark.wait_reached()
+                self._progress.judge()
+            return
         for before in self._block.preds[item]:
             if self._block.kinds[before] != HOST:
                 await self._progress.wait_device(self._index(before))
+        self._progress.judge()
         await self._call(self._block.indices[item])
 
     def _lose(self, number: int, error: BaseException | None) -> None:
-        item = self._parting.calls[number - len(self._parting.parts)]
+        item = self._item(number)
+        if item < 0:
+            return  # the run's end looks it up, if nobody else does
         index = self._block.indices[item]
         self._progress.failed(
             index, lost_call(error, self._prepared.plan.nodes[index].name)
         )
+
+    def _item(self, number: int) -> int:
+        """The item that is a call; below 0, ``~`` the place of a part that may fail."""
+        calls = self._parting.calls
+        place = number - len(self._parting.parts)
+        return calls[place] if place < len(calls) else ~(place - len(calls))
 
     def _has_successors_elsewhere(self, number: int) -> bool:
         return any(

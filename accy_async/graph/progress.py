@@ -102,8 +102,7 @@ class RunProgress(RunRecord):
         if flag == SUBMITTED and self._lane[index] >= 0:
             mark = self.mark_of(index)
             if mark.is_reached:
-                if self._find_verdicts is not None:
-                    self.judge()
+                self.judge()
                 # It may have failed or been skipped between the two looks.
                 flag = self._flags[index]
                 if flag == SUBMITTED:
@@ -254,6 +253,7 @@ class RunProgress(RunRecord):
 
     def _count_states(self) -> dict[NodeState, int]:
         """How many nodes stand where, without asking each of 100,000."""
+        self.judge()
         flags = np.frombuffer(self._flags, np.uint8, self.node_count)
         lanes = np.frombuffer(self._lane, np.intc, self.node_count)
         counts = Counter(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -32,8 +32,12 @@ __all__ = [
     "SKIPPED",
     "SUBMITTED",
     "WAITING",
+    "FindVerdicts",
     "RunRecord",
 ]
+
+FindVerdicts = Callable[[], Mapping[int, Exception | None]]
+"""Gives what loops of a device graph failed with, by their numbers in the plan."""
 
 WAITING, SUBMITTED, FINISHED, FAILED, SKIPPED, CANCELLED = range(6)
 BAD = frozenset({FAILED, SKIPPED, CANCELLED})
@@ -79,7 +83,8 @@ class RunRecord:
         self.host_calls = self.yields = self.waits_for_room = self.submit_ns = 0
         self._cancels_on_error = cancels_on_error
         self._is_stopped = False
-        self._find_verdicts: Callable[[], Mapping[int, Exception]] | None = None
+        # Of device graphs whose loops may fail: the lane, the position, and `find`.
+        self._verdicts: list[tuple[int, int, FindVerdicts]] = []
         self._flags = bytearray(self.relations.count)
         # Arrays, which numpy can count in and the garbage collector passes by.
         self._lane = array("i", [0]) * self.relations.count
@@ -140,31 +145,43 @@ class RunRecord:
             for index in range(count):
                 self._tell(index)
 
-    def expect_verdicts(self, find: Callable[[], Mapping[int, Exception]]) -> None:
-        """Of a lowered run whose loops may fail by their limits; see `judge`.
+    def expect_verdicts(self, lane: int, position: int, find: FindVerdicts) -> None:
+        """Of a device graph whose loops may fail by their limits; see `judge`.
 
         Args:
-            find: gives what they failed with, by the loops' numbers, at the run's end.
+            lane: the stream that it is on.
+            position: where it ends there.
+            find: gives what they failed with, by the loops' numbers, when it has ended;
+                None for a loop that another's failure has ended.
         """
-        self._find_verdicts = find
+        self._verdicts.append((lane, position, find))
 
     def judge(self) -> None:
-        """Say what failed of a lowered run, and was skipped, if its end tells.
+        """Say what failed of device graphs, and was skipped, if they have ended.
 
         Whoever looks at a node first does, and the run's end does at the latest.
         """
-        find = self._find_verdicts
-        if find is None or not self.timelines:
+        if not self._verdicts:
             return
-        line, end = self.timelines[0], self._ends[0]
-        if line.completed < end or line.error_at(end) is not None:
-            return
-        self._find_verdicts = None
-        errors = find()
-        for loop, error in errors.items():
-            self.loop_failed(loop, error)
-        if errors:
-            self._skip_dependents()
+        ended: list[tuple[int, int, FindVerdicts]] = []
+        going: list[tuple[int, int, FindVerdicts]] = []
+        for one in self._verdicts:
+            line, position = self.timelines[one[0]], one[1]
+            is_over = line.completed >= position and line.error_at(position) is None
+            (ended if is_over else going).append(one)
+        self._verdicts = going
+        for _, _, find in ended:
+            errors = find()
+            cut_short = set()
+            for loop, error in errors.items():
+                if error is None:
+                    cut_short.add(self.node_count + loop)
+                else:
+                    self.loop_failed(loop, error)
+            for index in cut_short:
+                self._flags[index] = self._verdict()
+            if errors:
+                self._skip_dependents(cut_short)
 
     def submitted_part(self, indices: Sequence[int], lane: int, position: int) -> None:
         """Some nodes and loops were given to the device as one graph."""
@@ -311,15 +328,24 @@ class RunRecord:
                     todo.append(before)
         return False
 
-    def _skip_dependents(self) -> None:
-        """Mark what follows a failure, which the device has skipped by itself."""
-        relations = self.relations
+    def _skip_dependents(self, cut_short: Container[int]) -> None:
+        """Mark what follows a failure, which the device has skipped by itself.
+
+        What else lies in a loop that failed had its turn, as what lies in one did that
+        was ``cut_short``.
+        """
+        flags, relations = self._flags, self.relations
         for index in relations.in_order():
-            failed = [index, *relations.loops_around(index)]
-            if any(self._flags[one] == FAILED for one in failed):
-                continue  # it failed, or had its turns before that
-            if self.follows_failure(index):
-                self._flags[index] = self._verdict()
+            if flags[index] in BAD:
+                continue
+            before = relations.before(index)
+            before += [
+                loop
+                for loop in relations.loops_around(index)[:1]
+                if flags[loop] != FAILED and loop not in cut_short
+            ]
+            if any(flags[one] in BAD for one in before):
+                flags[index] = self._verdict()
 
     def _is_in_ended_loop(self, index: int) -> bool:
         """True for what lies in a loop that had no iteration for it."""

@@ -273,7 +273,7 @@ class _Attempt:
             progress.submitted_whole(0, self.position)
             progress.has_submitted_all = True
             if self._lowered.limits:
-                progress.expect_verdicts(self._lowered.errors)
+                progress.expect_verdicts(0, self.position, self._lowered.errors)
         if self.error is not None:
             run.failed_to_prepare(self.error)
             progress.abort(self.error)

@@ -66,8 +66,6 @@ async def submit_job(
         if len(streams) > 1:
             layout = await laid_out(job.plan, len(streams))
         replay(backend, prepared, lowered, progress, streams, layout)
-        if lowered.limits:
-            job.progress.expect_verdicts(lowered.errors)
         return lowered.memories
     runner = Runner(
         backend,

@@ -44,7 +44,8 @@ class PlayingDriver(FakeDriver):
         self._kernels: dict[str, tuple[int, Kernel]] = {
             **kernels,
             "accy_begin": (3, self._begin),
-            "accy_next": (3, self._next_turn),
+            "accy_next": (4, self._next_turn),
+            "accy_stop": (3, self._stop),
             "accy_look": (4, self._look),
             "accy_limit": (3, self._limit),
             "accy_bound": (6, self._bound),
@@ -169,10 +170,15 @@ class PlayingDriver(FakeDriver):
         ctypes.c_uint64.from_address(counter).value = count
         self._values[loop] = int(count != 0)
 
-    def _next_turn(self, counter: int, loop: int, turn: int) -> None:
+    def _next_turn(self, counter: int, loop: int, turn: int, end: int) -> None:
         left = ctypes.c_uint64.from_address(counter)
         left.value -= 1
         self._set((loop, turn), left.value != 0)
+        self._set((end,), left.value == 0)
+
+    def _stop(self, word: int, counter: int, value: int) -> None:
+        if ctypes.c_uint32.from_address(word).value != 0:
+            ctypes.c_uint64.from_address(counter).value = value
 
     def _look(self, word: int, loop: int, turn: int, end: int) -> None:
         goes_on = ctypes.c_uint32.from_address(word).value != 0
@@ -188,8 +194,8 @@ class PlayingDriver(FakeDriver):
     ) -> None:
         holds = ctypes.c_uint32.from_address(word).value != 0
         left = ctypes.c_uint64.from_address(counter)
-        goes_on = holds and left.value != 0
-        if holds and not goes_on:
+        goes_on = holds and 0 < left.value < 2**64 - 1
+        if holds and left.value == 0:
             ctypes.c_uint32.from_address(verdict).value = 1
         left.value -= goes_on
         self._set((loop, turn), goes_on)

@@ -28,7 +28,10 @@ __all__ = [
     "LIMIT",
     "LOOK",
     "NEXT",
+    "STOP",
+    "STOPPED",
     "SWAP",
+    "UNLIMITED",
     "Conditions",
 ]
 
@@ -38,7 +41,15 @@ Notes."""
 
 BEGIN, NEXT, LOOK = "accy_begin", "accy_next", "accy_look"
 LIMIT, BOUND, GATE = "accy_limit", "accy_bound", "accy_gate"
-CLEAR, SWAP = "accy_clear", "accy_swap"
+STOP, CLEAR, SWAP = "accy_stop", "accy_clear", "accy_swap"
+
+UNLIMITED = 2**64 - 2
+"""The limit of a loop that only another loop's failure ends beside its condition."""
+
+STOPPED = 2**64 - 1
+"""What the counter of a loop with a condition says where a loop within it failed."""
+
+_KERNELS = (BEGIN, NEXT, LOOK, LIMIT, BOUND, GATE, STOP, CLEAR, SWAP)
 
 _SWAP_THREADS = 256
 _SWAP_BYTES = 16
@@ -70,28 +81,52 @@ _PTX = b"""
     ret;
 }
 
-// counter -= 1; loop = turn = counter != 0, turn only if there is one
-.visible .entry accy_next(.param .u64 counter, .param .u64 loop, .param .u64 turn)
+// counter -= 1; loop = turn = counter != 0; end = counter == 0; turn and end only if
+// there are
+.visible .entry accy_next(
+    .param .u64 counter, .param .u64 loop, .param .u64 turn, .param .u64 end)
 {
-    .reg .b64 %rd<5>; .reg .b32 %r<2>; .reg .pred %p<3>;
+    .reg .b64 %rd<6>; .reg .b32 %r<3>; .reg .pred %p<4>;
     .param .b64 to; .param .b32 what;
     ld.param.u64 %rd1, [counter];
     ld.param.u64 %rd2, [loop];
     ld.param.u64 %rd3, [turn];
+    ld.param.u64 %rd5, [end];
     ld.global.u64 %rd4, [%rd1];
     sub.u64 %rd4, %rd4, 1;
     st.global.u64 [%rd1], %rd4;
     setp.ne.u64 %p1, %rd4, 0;
     selp.u32 %r1, 1, 0, %p1;
+    selp.u32 %r2, 0, 1, %p1;
     st.param.b64 [to], %rd2;
     st.param.b32 [what], %r1;
     call.uni cudaGraphSetConditional, (to, what);
     setp.eq.u64 %p2, %rd3, 0;
-    @%p2 bra done;
+    @%p2 bra no_turn;
     st.param.b64 [to], %rd3;
     st.param.b32 [what], %r1;
     call.uni cudaGraphSetConditional, (to, what);
+no_turn:
+    setp.eq.u64 %p3, %rd5, 0;
+    @%p3 bra done;
+    st.param.b64 [to], %rd5;
+    st.param.b32 [what], %r2;
+    call.uni cudaGraphSetConditional, (to, what);
 done:
+    ret;
+}
+
+// where word != 0, counter = value
+.visible .entry accy_stop(
+    .param .u64 word, .param .u64 counter, .param .u64 value)
+{
+    .reg .b64 %rd<4>; .reg .b32 %r<2>; .reg .pred %p<2>;
+    ld.param.u64 %rd1, [word];
+    ld.param.u64 %rd2, [counter];
+    ld.param.u64 %rd3, [value];
+    ld.global.u32 %r1, [%rd1];
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 st.global.u64 [%rd2], %rd3;
     ret;
 }
 
@@ -142,12 +177,13 @@ done:
 }
 
 // As accy_look, but only while the counter is not 0, which counts down; where it is
-// and the word is not 0, verdict = 1.
+// and the word is not 0, verdict = 1. There is no other turn either, nor a verdict,
+// where all bits of the counter are set.
 .visible .entry accy_bound(
     .param .u64 word, .param .u64 loop, .param .u64 turn, .param .u64 end,
     .param .u64 counter, .param .u64 verdict)
 {
-    .reg .b64 %rd<8>; .reg .b32 %r<5>; .reg .pred %p<7>;
+    .reg .b64 %rd<9>; .reg .b32 %r<5>; .reg .pred %p<7>;
     .param .b64 to; .param .b32 what;
     ld.param.u64 %rd1, [word];
     ld.param.u64 %rd2, [loop];
@@ -158,7 +194,8 @@ done:
     ld.global.u32 %r1, [%rd1];
     ld.global.u64 %rd7, [%rd5];
     setp.ne.u32 %p1, %r1, 0;
-    setp.ne.u64 %p2, %rd7, 0;
+    add.u64 %rd8, %rd7, 1;
+    setp.gt.u64 %p2, %rd8, 1;
     setp.eq.u64 %p3, %rd7, 0;
     and.pred %p4, %p1, %p2;         // another turn
     and.pred %p5, %p1, %p3;         // one too many
@@ -316,7 +353,7 @@ class Conditions:
         answer = driver.cuModuleLoadDataEx(_PTX + b"\0", 0, [], [])
         module = check(answer, "cuModuleLoadDataEx")
         try:
-            for name in (BEGIN, NEXT, LOOK, LIMIT, BOUND, GATE, CLEAR, SWAP):
+            for name in _KERNELS:
                 answer = driver.cuModuleGetFunction(module, name.encode())
                 self._functions[name] = check(answer, "cuModuleGetFunction")
         except BaseException:

@@ -4,7 +4,8 @@ A loop becomes a conditional node, whose body ends with a kernel that says wheth
 there is another turn. Bodies that take turns lie within each other: the second one
 in a conditional node of the first, and so on, so that the loop may end after any.
 What is to be exchanged where it ends in the midst of them is in conditional nodes
-behind the loop, one for each turn that was to come. A branch is one more.
+behind the loop, one for each turn that was to come. A branch is one more. A loop that
+a failure within ends has its counter say so, which its deciding kernel looks at.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from accy_async.backends.cuda.conditions import (
     LIMIT,
     LOOK,
     NEXT,
+    STOP,
+    STOPPED,
     SWAP,
+    UNLIMITED,
 )
 from accy_async.backends.cuda.graphparameters import address_of, parameters
 from accy_async.backends.devicegraph import (
@@ -123,8 +127,7 @@ class GraphBuilder:
         """Make all nodes; returns the driver's, for each of the outermost body."""
         self._take_staging(body)
         counting = sum(
-            isinstance(loop := node.operation, GraphLoop)
-            and (loop.count is not None or loop.limit is not None)
+            isinstance(node.operation, GraphLoop) and _counts(node.operation)
             for node in walk(body)
         )
         if counting:
@@ -211,18 +214,22 @@ class GraphBuilder:
         ends = self._new_ends(graph, loop)
         for end in filter(None, ends):
             after = [self._add_kernel(graph, after, CLEAR, end)]
-        counter, words = 0, [address_of(self._objects, w) for w in loop.conditions]
-        look, bound = LOOK, tuple[int, ...]()
+        words = [address_of(self._objects, word) for word in loop.conditions]
+        within = [address_of(self._objects, word) for word in loop.unless]
+        counter = self._take_counter() if _counts(loop) else 0
+        verdict, look, bound = 0, LOOK, tuple[int, ...]()
+        verdicts, limit = within, UNLIMITED
+        if loop.limit is not None:
+            assert loop.verdict is not None
+            verdict, limit = address_of(self._objects, loop.verdict), loop.limit
+            verdicts = [verdict, *within]
+        for word in verdicts:
+            after = [self._add_kernel(graph, after, LIMIT, counter, limit, word)]
         if loop.count is not None:
-            counter = self._take_counter()
             begin = self._add_kernel(graph, after, BEGIN, counter, loop.count, handle)
         else:
-            if loop.limit is not None:
-                assert loop.verdict is not None
-                verdict = address_of(self._objects, loop.verdict)
-                look, bound = BOUND, (self._take_counter(), verdict)
-                limit = (bound[0], loop.limit, verdict)
-                after = [self._add_kernel(graph, after, LIMIT, *limit)]
+            if counter:
+                look, bound = BOUND, (counter, verdict)
             begin = self._add_kernel(graph, after, look, words[0], handle, 0, 0, *bound)
         last, body = self._add_conditional(
             graph, [begin], handle, kinds.CU_GRAPH_COND_TYPE_WHILE
@@ -231,8 +238,13 @@ class GraphBuilder:
             made = _ends(turn, self._add_body(body, turn))
             is_last = number == len(loop.turns) - 1
             again = 0 if is_last else self._new_handle(body)
+            stopped = STOPPED if loop.count is None else 1  # which is the last turn
+            for word in within:
+                made = [self._add_kernel(body, made, STOP, word, counter, stopped)]
             if loop.count is not None:
-                decide = self._add_kernel(body, made, NEXT, counter, handle, again)
+                decide = self._add_kernel(
+                    body, made, NEXT, counter, handle, again, ends[number]
+                )
             else:
                 word = words[0 if is_last else number + 1]
                 decide = self._add_kernel(
@@ -342,6 +354,11 @@ class GraphBuilder:
     ) -> Any:  # noqa: ANN401
         answer = getattr(self._driver, call)(graph, after or None, len(after), *more)
         return self._context.check(answer, call)
+
+
+def _counts(loop: GraphLoop) -> bool:
+    """Whether a loop's turns are counted, be it down from where none ever get to 0."""
+    return loop.count is not None or loop.limit is not None or bool(loop.unless)
 
 
 def _ends(body: GraphBody, made: Sequence[Natives]) -> list[Any]:

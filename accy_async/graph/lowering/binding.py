@@ -141,6 +141,7 @@ class Binder:
             ),
             node.limit,
             None if node.limit is None else self._verdicts.buffer(node.index),
+            tuple(self._verdicts.buffer(within) for within in node.limits),
         )
         return GraphNode(operation, node.after, -1, loop.name)
 

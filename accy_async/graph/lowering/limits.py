@@ -7,22 +7,26 @@ loops is a *branch*, a body of its own that runs unless one of their verdicts sa
 What depends on none of them is as it was, and each verdict is copied to the host, which
 tells it.
 
+A loop around such a loop fails with it: a turn of it has branches of its own, it ends
+with the turn in which one of the verdicts was left, and what comes after it is a branch
+unless one was. The verdicts are told where the outermost loop has ended.
+
 Branches never wait for each other in a circle: what comes after an item of one comes
 after no fewer loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
 from accy_async.graph.lowering.outlinenode import OutlineNode
 
-__all__ = ["Limited", "with_branches"]
+__all__ = ["Limited", "Loops", "with_branches"]
 
-_Loops = frozenset[int]
-"""Loops with a limit that a node comes after, by their places."""
+Loops = frozenset[int]
+"""Loops with limits that something comes after, by the plan's numbers."""
 
 
 @attrs.frozen(eq=False)
@@ -32,20 +36,48 @@ class Limited:
     Attributes:
         body: its nodes.
         places: of each node before, the place of what it is, or is in, now.
-        after_limits: the places before of loops with limits and what depends on them.
+        after_limits: the places before of what has limits or depends on such loops.
+        limits: the loops with limits that are in it, however deep.
     """
 
     body: tuple[OutlineNode, ...]
     places: tuple[int, ...]
     after_limits: frozenset[int]
+    limits: tuple[int, ...]
+
+    def moved(self, ends: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        """Where the nodes are now that items end with."""
+        return tuple(
+            tuple(dict.fromkeys(self.places[place] for place in mine)) for mine in ends
+        )
+
+    def items(self, ends: Sequence[Sequence[int]]) -> frozenset[int]:
+        """The items, by the nodes that they end with, that a limit may concern."""
+        return frozenset(
+            item
+            for item, mine in enumerate(ends)
+            if not self.after_limits.isdisjoint(mine)
+        )
 
 
-def with_branches(nodes: Sequence[OutlineNode]) -> Limited:
-    """A plan's nodes, with those in branches that come after loops with limits."""
-    before = _loops_before(nodes)
-    if not any(node.limit is not None for node in nodes):
-        return Limited(tuple(nodes), tuple(range(len(nodes))), frozenset())
-    members: dict[_Loops, list[int]] = {}
+def with_branches(
+    nodes: Sequence[OutlineNode],
+    given: Sequence[Loops] = (),
+    *,
+    is_told: bool = True,
+) -> Limited:
+    """A body's nodes, with those in branches that come after loops with limits.
+
+    Args:
+        nodes: the body's.
+        given: of each node, the loops that it comes after which are elsewhere.
+        is_told: whether their verdicts are copied to the host.
+    """
+    before = _loops_before(nodes, given)
+    limits = tuple(dict.fromkeys(one for node in nodes for one in node.may_fail))
+    if not limits and not any(before):
+        return Limited(tuple(nodes), tuple(range(len(nodes))), frozenset(), ())
+    members: dict[Loops, list[int]] = {}
     for place, loops in enumerate(before):
         if loops:
             members.setdefault(loops, []).append(place)
@@ -57,8 +89,8 @@ def with_branches(nodes: Sequence[OutlineNode]) -> Limited:
         after = tuple(dict.fromkeys(places[p] for p in outer))
         place = len(body)
         if loops := before[group[0]]:
-            unless = tuple(nodes[p].index for p in sorted(loops))
-            branch = _told(nodes, group)
+            branch = _branch(nodes, group, is_told=is_told)
+            unless = tuple(sorted(loops))
             body.append(
                 OutlineNode(
                     first.index, after, first.where, branch=branch, unless=unless
@@ -66,31 +98,30 @@ def with_branches(nodes: Sequence[OutlineNode]) -> Limited:
             )
         else:  # one by itself
             body.append(attrs.evolve(first, after=after))
-            if first.limit is not None:
-                body.append(_tells(first, place))
+            if is_told:
+                body += _telling(first, place)
         for at in group:
             places[at] = place
-    limited = {at for at, node in enumerate(nodes) if before[at] or node.limit}
-    return Limited(tuple(body), tuple(places), frozenset(limited))
+    limited = {at for at, node in enumerate(nodes) if before[at] or node.may_fail}
+    return Limited(tuple(body), tuple(places), frozenset(limited), limits)
 
 
-def _loops_before(nodes: Sequence[OutlineNode]) -> list[_Loops]:
+def _loops_before(nodes: Sequence[OutlineNode], given: Sequence[Loops]) -> list[Loops]:
     """The loops with limits that each node comes after."""
-    found: list[_Loops] = []
-    for node in nodes:
-        loops: set[int] = set()
+    found: list[Loops] = []
+    for at, node in enumerate(nodes):
+        loops = set(given[at]) if given else set()
         for place in node.after:
             loops |= found[place]
-            if nodes[place].limit is not None:
-                loops.add(place)
+            loops.update(nodes[place].may_fail)
         found.append(frozenset(loops))
     return found
 
 
 def _in_order(
     nodes: Sequence[OutlineNode],
-    before: Sequence[_Loops],
-    members: dict[_Loops, list[int]],
+    before: Sequence[Loops],
+    members: dict[Loops, list[int]],
 ) -> list[list[int]]:
     """The nodes in no branch, one by one, and branches, each after what it needs."""
     groups = [*members.values(), *([p] for p, loops in enumerate(before) if not loops)]
@@ -111,8 +142,8 @@ def _in_order(
     return ordered
 
 
-def _told(
-    nodes: Sequence[OutlineNode], group: Sequence[int]
+def _branch(
+    nodes: Sequence[OutlineNode], group: Sequence[int], *, is_told: bool
 ) -> tuple[OutlineNode, ...]:
     """The nodes of a branch, each after those of its own alone."""
     body: list[OutlineNode] = []
@@ -121,11 +152,12 @@ def _told(
         after = tuple(places[p] for p in nodes[at].after if p in places)
         places[at] = len(body)
         body.append(attrs.evolve(nodes[at], after=after))
-        if nodes[at].limit is not None:
-            body.append(_tells(nodes[at], places[at]))
+        if is_told:
+            body += _telling(nodes[at], places[at])
     return tuple(body)
 
 
-def _tells(loop: OutlineNode, place: int) -> OutlineNode:
-    """What copies a loop's verdict to the host."""
-    return OutlineNode(loop.index, (place,), loop.where, tells=True)
+def _telling(loop: OutlineNode, place: int) -> Iterator[OutlineNode]:
+    """What copies verdicts to the host: a loop's own, and those of loops within."""
+    for one in loop.may_fail:
+        yield OutlineNode(one, (place,), loop.where, tells=True)

@@ -31,6 +31,8 @@ class LoweredGraph:
     Args:
         prepared: the plan, its buffers and its launches.
         outline: the plan as one graph.
+        verdicts: of its loops with limits, where others own them; else it makes its
+            own.
 
     Attributes:
         shape: the plan as one graph, for the scalars that it has now.
@@ -40,13 +42,19 @@ class LoweredGraph:
             outline's order.
     """
 
-    def __init__(self, prepared: PreparedGraph, outline: Outline) -> None:
+    def __init__(
+        self,
+        prepared: PreparedGraph,
+        outline: Outline,
+        verdicts: Verdicts | None = None,
+    ) -> None:
         self.shape = outline
         self.made = self.updated = 0
         self.watched: tuple[int, ...] = ()
         self._backend = prepared.backend
         self._prepared = prepared
-        self._verdicts = Verdicts(self._backend, prepared.plan)
+        self._owned = Verdicts(self._backend, prepared.plan)
+        self._verdicts = verdicts or self._owned
         self._binder = Binder(prepared, self._verdicts)
         self._graph: GraphHandle | None = None
         self._events: dict[int, EventHandle] = {}
@@ -113,9 +121,9 @@ class LoweredGraph:
         """The loops that may fail by their limit, by the plan's numbers."""
         return self.shape.limits
 
-    def errors(self) -> dict[int, GraphError]:
-        """What such loops failed with in the last launch, which has ended."""
-        return self._verdicts.errors() if self.shape.limits else {}
+    def errors(self) -> dict[int, GraphError | None]:
+        """What such loops failed with in the last launch; see `Verdicts.errors`."""
+        return self._verdicts.errors(self.shape.limits) if self.shape.limits else {}
 
     @property
     def is_made(self) -> bool:
@@ -140,7 +148,7 @@ class LoweredGraph:
         """
         assert self._graph is not None
         if self.shape.limits:
-            self._verdicts.clear()
+            self._verdicts.clear(self.shape.limits)
         return self._backend.launch_graph(self._graph, stream, guard_of)
 
     def handles(self) -> Iterator[Handle]:
@@ -148,7 +156,7 @@ class LoweredGraph:
         if self._graph is not None:
             yield self._graph
         yield from self._events.values()
-        yield from self._verdicts.handles()
+        yield from self._owned.handles()
 
     def close(self) -> None:
         """Destroy it; what is in use goes to the reaper.
@@ -160,7 +168,7 @@ class LoweredGraph:
         handles = list(self.handles())
         self._graph = None
         self._events = {}
-        self._verdicts.forget()
+        self._owned.forget()
         destroy_all(self._backend, handles, errors)
         raise_together("closing a lowered plan", None, errors)
 

@@ -11,7 +11,8 @@ a carry: a loop's body is there once for each arrangement of its buffers.
 * A loop whose end a value decides comes out with the buffers where they were, as what
   follows it is decided beforehand: where it ends in the midst of the arrangements, the
   buffers exchange their contents, once.
-* What comes after a loop that may fail by its limit is in branches: see `limits`.
+* What comes after a loop that may fail by its limit is in branches: see `limits`. A
+  loop around one stays a loop, which ends as soon as that one has failed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from accy_async.graph.lowering.limits import with_branches
+from accy_async.graph.lowering.arrangements import carried, exchanges
+from accy_async.graph.lowering.limits import Loops, with_branches
 from accy_async.graph.lowering.obstacle import (
     Obstacle,
     calls_in_the_way,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_TURNS",
     "MOST_UNROLLED",
+    "Grouped",
     "Outline",
     "OutlineNode",
     "Outliner",
@@ -67,9 +70,9 @@ class Outline:
         where: where the slots' memories are at the end, as in `OutlineNode.where`.
         waits, signals: external events to wait for before all of it, and to signal
             after it.
-        limited: the items of the plan's top block that are, or come after, loops that
-            may fail by their limit.
-        limits: these loops, by the plan's numbers.
+        limited: the items of the plan's top block that are, have or come after loops
+            that may fail by their limit.
+        limits: the loops that may, by the plan's numbers.
     """
 
     body: tuple[OutlineNode, ...]
@@ -115,20 +118,34 @@ def outline(
     if obstacles:
         return tuple(obstacles)
     limited = with_branches(nodes)
-    places = limited.places
     return Outline(
         limited.body,
-        tuple(tuple(dict.fromkeys(places[p] for p in mine)) for mine in ends),
+        limited.moved(ends),
         where,
         waits,
         signals,
-        frozenset(
-            item
-            for item, mine in enumerate(ends)
-            if not limited.after_limits.isdisjoint(mine)
-        ),
-        tuple(node.index for node in nodes if node.limit is not None),
+        limited.items(ends),
+        limited.limits,
     )
+
+
+@attrs.frozen(eq=False)
+class Grouped:
+    """A block's items in several bodies.
+
+    Attributes:
+        bodies: of each group, its nodes.
+        given: of each of these, the loops with limits that its item comes after.
+        ends: of each item, the nodes that it is done with, as places in its body.
+        after: of each item, the loops with limits that it comes after.
+        where: where the slots' memories are at the end.
+    """
+
+    bodies: list[list[OutlineNode]]
+    given: list[list[Loops]]
+    ends: tuple[tuple[int, ...], ...]
+    after: tuple[Loops, ...]
+    where: tuple[int, ...]
 
 
 class Outliner:
@@ -140,7 +157,7 @@ class Outliner:
         scalars: Sequence[ScalarArgument],
         *,
         has_loops: bool,
-        no_limits: str,
+        no_limits: str = "",
     ) -> None:
         self.obstacles: dict[str, Obstacle] = {}
         self._plan = plan
@@ -148,6 +165,7 @@ class Outliner:
         self._has_loops = has_loops
         self._no_limits = no_limits
         self._sizes: dict[Block, int] = {}
+        self._bounded: dict[Block, bool] = {}
 
     def add_block(
         self,
@@ -167,32 +185,34 @@ class Outliner:
             where, ends[item] = self._add_item(block, item, nodes, where, after)
         return where, tuple(ends)
 
-    def add_grouped(
-        self,
-        block: Block,
-        bodies: Sequence[list[OutlineNode]],
-        group_of: Sequence[int],
-    ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    def add_grouped(self, block: Block, group_of: Sequence[int], count: int) -> Grouped:
         """Add a block's items to several bodies, each after those of its own alone.
 
         Args:
             block: the plan's top block.
-            bodies: a list of nodes for each group.
             group_of: of each item, its group; -1 for one that is left out.
-
-        Returns:
-            As `add_block`; ends are places in the item's own body.
+            count: how many groups there are.
         """
         where = tuple(range(len(self._plan.slots)))
+        bodies: list[list[OutlineNode]] = [[] for _ in range(count)]
+        given: list[list[Loops]] = [[] for _ in range(count)]
         ends: list[tuple[int, ...]] = [()] * len(block)
+        # The loops with limits before each item, and with those in it.
+        before: list[Loops] = [frozenset()] * len(block)
+        passed: list[Loops] = [frozenset()] * len(block)
         for item in block.topological:
             group = group_of[item]
             if group < 0:
                 continue
-            mine = (p for p in block.preds[item] if group_of[p] == group)
+            nodes, preds = bodies[group], block.preds[item]
+            mine = (p for p in preds if group_of[p] == group)
             after = tuple(dict.fromkeys(place for p in mine for place in ends[p]))
-            where, ends[item] = self._add_item(block, item, bodies[group], where, after)
-        return where, tuple(ends)
+            first = len(nodes)
+            where, ends[item] = self._add_item(block, item, nodes, where, after)
+            before[item] = frozenset().union(*(passed[p] for p in preds))
+            given[group] += [before[item]] * (len(nodes) - first)
+            passed[item] = before[item].union(*(n.may_fail for n in nodes[first:]))
+        return Grouped(bodies, given, tuple(ends), tuple(before), where)
 
     def _add_item(
         self,
@@ -224,7 +244,7 @@ class Outliner:
             for _ in range(count):
                 first = len(nodes)
                 where, ends = self.add_block(body, nodes, where, after)
-                where = self._carried(loop, where)
+                where = carried(self._plan, loop, where)
                 after = _last(body, ends, nodes, first)
             return where, after
         return self._add_turns(loop, body, nodes, where, after, count)
@@ -239,14 +259,17 @@ class Outliner:
         count: int | None,
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Add a loop as a loop, with a turn for each arrangement of its buffers."""
-        reason = self._refusal(loop, body)
+        reason = self._refusal(loop)
         turns: list[tuple[OutlineNode, ...]] = []
+        limits: tuple[int, ...] = ()
         arrangements = [where]
         while not reason:
             turn: list[OutlineNode] = []
             reached, _ = self.add_block(body, turn, arrangements[-1], ())
-            turns.append(tuple(turn))
-            reached = self._carried(loop, reached)
+            limited = with_branches(turn, is_told=False)
+            turns.append(limited.body)
+            limits = limited.limits
+            reached = carried(self._plan, loop, reached)
             if reached == where:
                 break
             arrangements.append(reached)
@@ -258,26 +281,30 @@ class Outliner:
         index = self._plan.loop_index[loop.name]
         if loop.condition is None:
             assert count is not None
-            nodes.append(OutlineNode(index, after, where, tuple(turns), count))
-            return arrangements[count % len(turns)], (len(nodes) - 1,)
-        condition = self._plan.slot_index[loop.condition]
-        looked_at = tuple(one[condition] for one in arrangements)
-        moved = tuple(_exchanges(one, where) for one in arrangements[1:])
+            where_then = arrangements[count % len(turns)]
+            looked_at: tuple[int, ...] = ()
+        else:
+            where_then, slot = where, self._plan.slot_index[loop.condition]
+            looked_at = tuple(one[slot] for one in arrangements)
+        moved = tuple(exchanges(one, where_then) for one in arrangements[1:])
+        if loop.condition is None:  # its turns are told, unless one of them fails
+            moved = (*moved, exchanges(where, where_then)) if limits else ()
         nodes.append(
             OutlineNode(
                 index,
                 after,
                 where,
                 tuple(turns),
-                None,
+                count,
                 looked_at,
                 moved,
                 limit=loop.max_iterations,
+                limits=limits,
             )
         )
-        return where, (len(nodes) - 1,)
+        return where_then, (len(nodes) - 1,)
 
-    def _refusal(self, loop: LaunchGraphLoop, body: Block) -> str:
+    def _refusal(self, loop: LaunchGraphLoop) -> str:
         if not self._has_loops:
             if loop.condition is not None:
                 return "a value decides on its end, and this device knows no loops"
@@ -288,8 +315,6 @@ class Outliner:
         if loop.max_iterations is None:
             return ""
         reason = self._no_limits
-        if not reason and body.parent is not None and body.parent.loop >= 0:
-            reason = "the loop around it would have to end with it"
         return f"max_iterations={loop.max_iterations}: {reason}" if reason else ""
 
     def _count(self, loop: LaunchGraphLoop) -> int | None:
@@ -301,9 +326,23 @@ class Outliner:
         return int(self._scalars[count.index].value)
 
     def _is_unrolled(self, body: Block, count: int) -> bool:
+        if self._has_loops and self._has_limits(body):
+            return False  # it ends where one of these fails
         size = self._size(body) * count
         most = MOST_UNROLLED if self._has_loops else MOST_UNROLLED_AT_ALL
         return count == 1 or size <= most
+
+    def _has_limits(self, block: Block) -> bool:
+        """True where some loop in a block has a limit, however deep."""
+        found = self._bounded.get(block)
+        if found is None:
+            loops = self._plan.loops
+            found = self._bounded[block] = any(
+                loops[block.indices[item]].max_iterations is not None
+                or self._has_limits(body)
+                for item, body in block.bodies.items()
+            )
+        return found
 
     def _size(self, block: Block) -> int:
         """Nodes that a block comes to; loops in it unrolled where they would be."""
@@ -316,35 +355,6 @@ class Outliner:
                 found += size if count is None else size * max(1, count)
             self._sizes[block] = found
         return found
-
-    def _carried(
-        self, loop: LaunchGraphLoop, where: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        if not loop.carries:
-            return where
-        slots, moved = self._plan.slot_index, list(where)
-        for carry in loop.carries:
-            one, other = slots[carry.current], slots[carry.next]
-            moved[one], moved[other] = moved[other], moved[one]
-        return tuple(moved)
-
-
-def _exchanges(
-    reached: Sequence[int], where: Sequence[int]
-) -> tuple[tuple[int, int], ...]:
-    """What brings each slot's value from the one arrangement to the other.
-
-    Returns:
-        Pairs of memories, by their slots, that exchange their contents in this order.
-    """
-    at = list(reached)
-    found: list[tuple[int, int]] = []
-    for slot, wanted in enumerate(where):
-        here = at[slot]
-        if here != wanted:
-            found.append((here, wanted))
-            at[at.index(wanted)], at[slot] = here, wanted
-    return tuple(found)
 
 
 def _last(

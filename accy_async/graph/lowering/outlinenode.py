@@ -21,10 +21,13 @@ class OutlineNode:
         count: how often a loop runs; None where its condition decides.
         conditions: of such a loop, for each turn the slot whose first memory holds its
             condition before that turn.
-        exchanges: of a loop that its condition ends, for each turn but the first, the
-            slots whose first memories exchange their contents, one pair after the
-            other, where it ends before that turn; empty where none ever do.
-        limit: how many turns such a loop may have; it leaves a verdict then.
+        exchanges: for each turn that the loop may end after, the slots whose first
+            memories exchange their contents then, one pair after the other; shorter
+            where none do after the last ones.
+        limit: how many turns a loop that its condition ends may have; it leaves a
+            verdict then.
+        limits: the loops with limits that lie within a loop, by the plan's numbers: it
+            ends after a turn in which one of them failed.
         branch: a body that runs unless the verdict of one of these loops says that it
             failed; empty for what is no branch.
         unless: the loops, by the plan's numbers.
@@ -39,9 +42,15 @@ class OutlineNode:
     conditions: tuple[int, ...] = ()
     exchanges: tuple[tuple[tuple[int, int], ...], ...] = ()
     limit: int | None = None
+    limits: tuple[int, ...] = ()
     branch: tuple[OutlineNode, ...] = ()
     unless: tuple[int, ...] = ()
     tells: bool = False
+
+    @property
+    def may_fail(self) -> tuple[int, ...]:
+        """The loops with limits that this one is or has within, by their numbers."""
+        return self.limits if self.limit is None else (self.index, *self.limits)
 
 
 def each_node(body: Sequence[OutlineNode]) -> Iterator[OutlineNode]:

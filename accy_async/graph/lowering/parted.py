@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from accy_async.backends.cleanup import raise_together
+from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.graph.lowering.lowered import LoweredGraph
 from accy_async.graph.lowering.parts import Parting
+from accy_async.graph.lowering.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from accy_async.backends.handles import Handle
@@ -32,6 +33,7 @@ class LoweredParts:
 
     def __init__(self, prepared: PreparedGraph, parting: Parting) -> None:
         self._prepared = prepared
+        self._verdicts = Verdicts(prepared.backend, prepared.plan)
         self.shape = parting
         self.graphs: tuple[LoweredGraph, ...] = ()
         self._set(parting)
@@ -97,6 +99,7 @@ class LoweredParts:
         """What it owns, as it is to be destroyed."""
         for graph in self.graphs:
             yield from graph.handles()
+        yield from self._verdicts.handles()
 
     def close(self) -> None:
         """Destroy all of it; what is in use goes to the reaper.
@@ -110,12 +113,16 @@ class LoweredParts:
                 graph.close()
             except Exception as error:  # noqa: BLE001 - raised below, all together
                 errors.append(error)
+        handles = list(self._verdicts.handles())
+        self._verdicts.forget()
+        destroy_all(self._prepared.backend, handles, errors)
         raise_together("closing a lowered plan", None, errors)
 
     def _set(self, parting: Parting) -> None:
         self.shape = parting
         self.graphs = tuple(
-            LoweredGraph(self._prepared, part.outline) for part in parting.parts
+            LoweredGraph(self._prepared, part.outline, self._verdicts)
+            for part in parting.parts
         )
         for part, graph in zip(parting.parts, self.graphs, strict=True):
             graph.watch(part.awaited)

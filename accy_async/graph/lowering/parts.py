@@ -4,7 +4,9 @@ Pure, as `outline`. The driver may call no Python, so the calls stay with the ru
 lies between them can still be launched as a whole. Items of the device that come after
 the very same calls make up one *part*: it can be launched once these have returned, no
 sooner and no later than any of its items could. A call waits for the items that it
-depends on, not for their parts: each of them records an event in its graph.
+depends on, not for their parts: each of them records an event in its graph. Only where
+it depends on a loop with a limit does it wait for the part, at whose end it is known
+how that loop ended.
 
 Calls never wait for a part that waits for them: the calls before a part are before
 every item of it, so what comes after one of its items comes after no fewer.
@@ -17,14 +19,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from accy_async.graph.lowering.limits import with_branches
 from accy_async.graph.lowering.obstacle import CALL_IN_LOOP, Obstacle, calls_in_the_way
 from accy_async.graph.lowering.outline import Outline, Outliner
-from accy_async.graph.lowering.outlinenode import OutlineNode
 from accy_async.graph.nodes import HostCall
 from accy_async.graph.order import HOST
 
 if TYPE_CHECKING:
     from accy_async.dtypes import ScalarArgument
+    from accy_async.graph.lowering.outline import Grouped
     from accy_async.graph.order import Block
     from accy_async.graph.plan import LaunchGraphPlan
 
@@ -34,8 +37,6 @@ TOO_SMALL = Obstacle(
     "",
     "its parts between calls on the host are too small for graphs to save time",
 )
-
-_NO_LIMITS = "what comes after it, calls on the host too, would have to be skipped"
 
 _LEAST_NODES = 4
 """Nodes for each graph, and each item awaited in one, below which nothing is won."""
@@ -51,7 +52,8 @@ class Part:
     Attributes:
         outline: they as one graph.
         items: their numbers.
-        awaited: those that calls wait for.
+        awaited: those that calls wait for, and that can be known to be done before
+            the rest.
         parts: the parts that hold items before these.
         calls: the calls that are directly before some of them, by their items.
     """
@@ -82,7 +84,7 @@ class Parting:
     @property
     def is_worth_it(self) -> bool:
         """True where graphs save more than launching and watching them takes."""
-        nodes = sum(len(part.outline.body) for part in self.parts)
+        nodes = sum(part.outline.node_count for part in self.parts)
         extra = sum(1 + len(part.awaited) for part in self.parts)
         return nodes >= _LEAST_NODES * extra
 
@@ -109,9 +111,8 @@ def part_plan(
     part_of, count = _group(block)
     if not count:
         return tuple(calls_in_the_way(plan))
-    outliner = Outliner(plan, scalars, has_loops=has_loops, no_limits=_NO_LIMITS)
-    bodies: list[list[OutlineNode]] = [[] for _ in range(count)]
-    where, ends = outliner.add_grouped(block, bodies, part_of)
+    outliner = Outliner(plan, scalars, has_loops=has_loops)
+    grouped = outliner.add_grouped(block, part_of, count)
     obstacles = [*_obstacles(plan), *outliner.obstacles.values()]
     items: list[list[int]] = [[] for _ in range(count)]
     awaited: list[list[int]] = [[] for _ in range(count)]
@@ -128,6 +129,11 @@ def part_plan(
                 calls[mine].add(before)
             elif part_of[before] != mine:
                 parts[mine].add(part_of[before])
+    outlines = [_outline(grouped, number, items[number]) for number in range(count)]
+    awaited = [
+        [item for item in mine if item not in made.limited]
+        for mine, made in zip(awaited, outlines, strict=True)
+    ]
     if any(len(found) > _MOST_AWAITED for found in awaited):
         obstacles.append(
             Obstacle("", f"calls on the host wait for more than {_MOST_AWAITED} nodes")
@@ -136,16 +142,7 @@ def part_plan(
         return tuple(obstacles)
     made = [
         Part(
-            Outline(
-                tuple(bodies[number]),
-                tuple(
-                    ends[item] if part_of[item] == number else ()
-                    for item in range(len(block))
-                ),
-                where,
-                (),
-                (),
-            ),
+            outlines[number],
             tuple(items[number]),
             tuple(awaited[number]),
             tuple(sorted(parts[number])),
@@ -154,7 +151,27 @@ def part_plan(
         for number in range(count)
     ]
     hosts = tuple(item for item, mine in enumerate(part_of) if mine < 0)
-    return Parting(tuple(made), hosts, part_of, where)
+    return Parting(tuple(made), hosts, part_of, grouped.where)
+
+
+def _outline(grouped: Grouped, number: int, items: Sequence[int]) -> Outline:
+    """One part as a graph.
+
+    Loops with limits in parts before it are asked by their verdicts, as its own are.
+    """
+    limited = with_branches(grouped.bodies[number], grouped.given[number])
+    mine = set(items)
+    ends = [end if item in mine else () for item, end in enumerate(grouped.ends)]
+    behind = frozenset(item for item in items if grouped.after[item])
+    return Outline(
+        limited.body,
+        limited.moved(ends),
+        grouped.where,
+        (),
+        (),
+        limited.items(ends) | behind,
+        limited.limits,
+    )
 
 
 def _group(block: Block) -> tuple[tuple[int, ...], int]:

@@ -85,6 +85,8 @@ def replay(
         backend.stream_wait_event(first, prepared.events[name])
     position = lowered.launch(first, progress.guard)
     progress.submitted_whole(0, position)
+    if lowered.limits:
+        progress.expect_verdicts(0, position, lowered.errors)
     if others and layout is not None:
         tell_of_watched(backend, prepared, lowered, progress, others, 1, layout)
     for name in lowered.shape.signals:

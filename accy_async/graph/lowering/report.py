@@ -55,7 +55,7 @@ def lowering_report(
     if has_host_calls(plan):
         parts = part_plan(plan)
         if isinstance(parts, Parting) and parts.is_worth_it:
-            nodes = sum(len(part.outline.body) for part in parts.parts)
+            nodes = sum(part.outline.node_count for part in parts.parts)
             return [
                 f"can be lowered: to {len(parts.parts)} device graphs of {nodes} "
                 f"nodes, around {len(parts.calls)} calls on the host"

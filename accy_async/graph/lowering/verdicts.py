@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,7 +24,7 @@ class Verdicts:
     """A word on the device and one on the host for each loop that has a limit.
 
     The device graph has the one copied to the other. They are told apart by the loops'
-    numbers in the plan.
+    numbers in the plan. The graphs of one plan share them.
     """
 
     def __init__(self, backend: Backend, plan: LaunchGraphPlan) -> None:
@@ -45,18 +45,29 @@ class Verdicts:
         buffer, word = self._of(loop)
         return GraphDownload(buffer, word)
 
-    def clear(self) -> None:
+    def clear(self, loops: Iterable[int]) -> None:
         """Say that none has failed, before a launch: those not run say nothing."""
-        for _, word in self._found.values():
-            word[0] = 0
+        for loop in loops:
+            self._of(loop)[1][0] = 0
 
-    def errors(self) -> dict[int, GraphError]:
-        """What loops failed with in the launch that has ended, by their numbers."""
-        return {
-            loop: limit_reached(self._plan, loop)
-            for loop, (_, word) in self._found.items()
-            if word[0]
-        }
+    def errors(self, loops: Iterable[int]) -> dict[int, GraphError | None]:
+        """What loops failed with in the launch that has ended, by their numbers.
+
+        Of several that reached their limit side by side, within one loop, the one with
+        the fewest iterations failed and ended the others, which have None.
+        """
+        limit_of = [one.max_iterations or 0 for one in self._plan.loops]
+        reached = [loop for loop in loops if self._of(loop)[1][0]]
+        ended: set[int] = set()
+        found: dict[int, GraphError | None] = {}
+        for loop in sorted(reached, key=limit_of.__getitem__):
+            outermost = self._plan.order.by_loop[loop]
+            while outermost.parent is not None and outermost.parent.loop >= 0:
+                outermost = outermost.parent
+            has_ended = outermost.loop in ended
+            found[loop] = None if has_ended else limit_reached(self._plan, loop)
+            ended.add(outermost.loop)
+        return found
 
     def handles(self) -> Iterator[BufferHandle]:
         """What it owns, as it is to be destroyed."""
@@ -93,8 +104,10 @@ class LimitedMark(Mark):
     """
 
     name: str
-    _find: Callable[[], Mapping[int, GraphError]]
-    _found: list[Mapping[int, GraphError]] = attrs.field(factory=list, init=False)
+    _find: Callable[[], Mapping[int, GraphError | None]]
+    _found: list[Mapping[int, GraphError | None]] = attrs.field(
+        factory=list, init=False
+    )
 
     def look(self) -> None:
         """Keep what the device says, if it is there: the next run says it anew."""
@@ -108,7 +121,7 @@ class LimitedMark(Mark):
             ExceptionGroup: the loops whose conditions still held.
         """
         self.look()
-        errors = [error for found in self._found for error in found.values()]
+        errors = [error for found in self._found for error in found.values() if error]
         if errors:
             raise ExceptionGroup(f"run {self.name!r} failed", errors)
 
