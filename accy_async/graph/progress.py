@@ -109,7 +109,7 @@ class RunProgress(RunRecord):
                     if (
                         self.is_guarding
                         and self._is_unguarded(index)
-                        and self.follows_failure(index)
+                        and self._is_left_out(index)
                     ):
                         return _STATES[self._verdict()]
                     lost = mark.timeline.error_at(mark.position)

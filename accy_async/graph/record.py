@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -171,17 +171,18 @@ class RunRecord:
             (ended if is_over else going).append(one)
         self._verdicts = going
         for _, _, find in ended:
-            errors = find()
-            cut_short = set()
+            errors, cut_short = find(), []
             for loop, error in errors.items():
                 if error is None:
-                    cut_short.add(self.node_count + loop)
+                    cut_short.append(self.node_count + loop)
                 else:
                     self.loop_failed(loop, error)
+            for index in cut_short:  # it had turns, and nothing after it has
+                self._flags[index] = FAILED
+            if errors:
+                self._skip_dependents()
             for index in cut_short:
                 self._flags[index] = self._verdict()
-            if errors:
-                self._skip_dependents(cut_short)
 
     def submitted_part(self, indices: Sequence[int], lane: int, position: int) -> None:
         """Some nodes and loops were given to the device as one graph."""
@@ -328,23 +329,38 @@ class RunRecord:
                     todo.append(before)
         return False
 
-    def _skip_dependents(self, cut_short: Container[int]) -> None:
+    def _is_left_out(self, index: int) -> bool:
+        """True for what nobody had to ask about, and what it depends on went wrong.
+
+        Not for what a loop had done by the time that something else in it failed.
+        """
+        seen, todo = {index}, [index]
+        while todo:
+            for before in self._reasons(todo.pop()):
+                if self._flags[before] in BAD:
+                    return True
+                if before not in seen and self._is_unguarded(before):
+                    seen.add(before)
+                    todo.append(before)
+        return False
+
+    def _reasons(self, index: int) -> list[int]:
+        """What it has edges from, and the loop that it lies within, if that let it."""
+        relations = self.relations
+        around = relations.loops_around(index)[:1]
+        begun = [loop for loop in around if self._flags[loop] == FAILED]
+        return [*relations.before(index), *(around if not begun else ())]
+
+    def _skip_dependents(self) -> None:
         """Mark what follows a failure, which the device has skipped by itself.
 
-        What else lies in a loop that failed had its turn, as what lies in one did that
-        was ``cut_short``.
+        What else lies in a loop that failed had its turn.
         """
-        flags, relations = self._flags, self.relations
-        for index in relations.in_order():
-            if flags[index] in BAD:
-                continue
-            before = relations.before(index)
-            before += [
-                loop
-                for loop in relations.loops_around(index)[:1]
-                if flags[loop] != FAILED and loop not in cut_short
-            ]
-            if any(flags[one] in BAD for one in before):
+        flags = self._flags
+        for index in self.relations.in_order():
+            if flags[index] not in BAD and any(
+                flags[before] in BAD for before in self._reasons(index)
+            ):
                 flags[index] = self._verdict()
 
     def _is_in_ended_loop(self, index: int) -> bool:

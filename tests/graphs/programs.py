@@ -105,6 +105,9 @@ class Program:
         has_loops: whether it has loops.
         has_while: whether some are while-loops, which read a value back.
         has_limits: whether those say how many iterations there may be.
+        may_fail: whether they may have more than that; there is no model then. What is
+            within an outermost loop has one order: so it is told what is skipped.
+        calls_in_loops: whether functions are called within loops, too.
         host_call: makes the function that a host call is; None for an own one.
         devices: the names of those that its buffers are spread over, if any.
 
@@ -125,6 +128,8 @@ class Program:
         has_loops: bool = True,
         has_while: bool = True,
         has_limits: bool = True,
+        may_fail: bool = False,
+        calls_in_loops: bool = True,
         is_labelled: bool = True,
         host_call: Callable[[str], Callable[[], object]] | None = None,
         devices: Sequence[str] = (),
@@ -134,10 +139,14 @@ class Program:
         self._has_hosts = has_hosts
         self._has_loops = has_loops
         self._has_while = has_while
-        self._most_iterations = 9 if has_limits else None
+        self._has_limits = has_limits
+        self._may_fail = may_fail
+        self._calls_in_loops = calls_in_loops
         self._is_labelled = is_labelled and self._random.random() < 0.5
+        self._is_labelled &= not may_fail
         self._is_labelled &= not devices  # a label is one device's
         self.devices = tuple(devices)
+        self._outermost: str | None = None  # the label of what is within that loop
         self._near: dict[tuple[int, int], GraphBuffer] = {}
         self._host_call = host_call
         self._builder = b = LaunchGraphBuilder()
@@ -216,7 +225,8 @@ class Program:
                 steps += self._loop(inner, depth)
                 length -= inner
                 continue
-            if self._has_hosts and draw.random() < 0.12:
+            may_call = self._has_hosts and (self._calls_in_loops or not depth)
+            if may_call and draw.random() < 0.12:
                 steps.append(self._call())
             else:
                 steps.append(self._device_step(self._options(signals)))
@@ -230,6 +240,8 @@ class Program:
         options: dict[str, object] = {"name": f"n{self._number}"}
         if self._is_labelled:
             options["stream"] = draw.choice([None, None, "A", "B"])
+        elif self._outermost is not None:
+            options["stream"] = self._outermost
         if options.get("stream") is None and draw.random() < 0.1:
             options["priority"] = draw.choice([0, -1, 1])
         if signals and draw.random() < 0.2:
@@ -359,6 +371,22 @@ class Program:
         given = [(self._buffers[a], self._buffers[b]) for a, b in carries]
         count = draw.randrange(4)
         name = f"loop{self._number}_{depth}"
+        if not depth:
+            self._outermost = name if self._may_fail else None
+        yield from self._loop_of_kind(name, length, depth, count, carries, given)
+        if not depth:
+            self._outermost = None
+
+    def _loop_of_kind(
+        self,
+        name: str,
+        length: int,
+        depth: int,
+        count: int,
+        carries: list[tuple[int, int]],
+        given: list[tuple[GraphBuffer, GraphBuffer]],
+    ) -> Iterator[Step]:
+        draw = self._random
         if self._has_while and draw.random() < 0.4:
             yield from self._while(name, length, depth, count, carries, given)
             return
@@ -388,12 +416,21 @@ class Program:
         index = len(self._counters)
         counter = b.scratch(f"counter{index}", DType.U32, 1, device=self.device_of(0))
         self._counters.append(counter)
-        b.fill(self._minus, 2**32 - 1, name=f"minus{index}")
-        b.fill(counter, count, name=f"set{index}")
-        most = self._most_iterations
+        label = self._outermost if depth else None
+        b.fill(self._minus, 2**32 - 1, name=f"minus{index}", stream=label)
+        b.fill(counter, count, name=f"set{index}", stream=label)
+        most = 9 if self._has_limits else None
+        if self._may_fail:
+            most = self._random.choice([1, 2, 3, 3, None])
         with b.loop(while_=counter, carries=given, name=name, max_iterations=most):
             uses = [counter.read_write, counter.read_write, self._minus.read]
-            b.kernel(self._kernels.add, uses, (_ONE,), name=f"down{index}")
+            b.kernel(
+                self._kernels.add,
+                uses,
+                (_ONE,),
+                name=f"down{index}",
+                stream=self._outermost,
+            )
             body = self._block(length, depth + 1)
 
         def loop(state: State) -> None:
