@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from accy_async.backends.cuda import context
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import GraphError
-from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
+from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.outcome import NodeSkipped
 from accy_async.session import Session, open_session
+from tests.cuda.comparing import ALWAYS, compare
 from tests.cuda.playing import PlayingDriver, words
 from tests.cuda.test_loops import BODIES, KERNELS, run_twice
-from tests.graphs.limits import LIMIT, Outcome, countdown, limited, outcome
-from tests.graphs.programs import Program, cpu_kernels
+from tests.graphs.limits import LIMIT, countdown, limited, outcome
+from tests.graphs.programs import Program
 
 U32, ONE = DType.U32, ScalarArgument.u32(1)
-ALWAYS = LaunchOptions(lowering="always")
-PLAIN = LaunchOptions(lowering="never")
 
 
 @pytest.fixture(autouse=True)
@@ -35,33 +34,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> PlayingDriver:
     return made
 
 
-def compare(turns: int, **options: bool | int | None) -> Outcome:
-    """Run the plan lowered three times, and compare with what it is node by node."""
-
-    async def plainly() -> Outcome:
-        plan = limited(cpu_kernels(), turns, **options)  # type: ignore[arg-type]
-        async with open_session("cpu") as session:
-            return (await outcome(session, plan, PLAIN))[0]
-
-    async def main(expected: Outcome) -> None:
-        plan = limited(KERNELS, turns, **options)  # type: ignore[arg-type]
-        async with open_session("cuda") as session:
-            for _ in range(3):
-                found, run = await outcome(session, plan, ALWAYS)
-                assert run.statistics().is_lowered
-                assert found == expected
-        assert not any(session.live_objects().values())
-
-    expected = anyio.run(plainly)
-    anyio.run(main, expected)
-    return expected
-
-
 @pytest.mark.parametrize("carries", [False, True])
 @pytest.mark.parametrize("turns", [0, 1, LIMIT, LIMIT + 1, LIMIT + 4])
 def test_it_is_what_it_is_node_by_node(turns: int, carries: bool) -> None:
     """Errors, what is skipped, and what is in the host's arrays."""
-    found = compare(turns, carries=carries)
+    found = compare(lambda kernels: limited(kernels, turns, carries=carries))
     fails = turns > LIMIT
     assert set(found.errors) == ({"bounded"} if fails else set())
     assert found.states["x to host"] == ("skipped" if fails else "finished")
@@ -74,7 +51,7 @@ def test_what_comes_after_two_is_skipped_if_either_fails(
     turns: int, second: int
 ) -> None:
     """And what comes after one of them only if that one does."""
-    found = compare(turns, second=second)
+    found = compare(lambda kernels: limited(kernels, turns, second=second))
     fails = {"bounded": turns > LIMIT, "second": second > LIMIT}
     assert set(found.errors) == {name for name, failed in fails.items() if failed}
     skipped = {name for name, state in found.states.items() if state == "skipped"}

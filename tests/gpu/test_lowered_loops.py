@@ -11,6 +11,7 @@ from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.session import Session
 from tests.gpu.sessions import on_gpu
 from tests.gpu.test_graphs import cuda_kernels
+from tests.graphs.limits import LIMIT, around_calls, nested, outcome, side_by_side
 
 pytestmark = pytest.mark.gpu
 
@@ -19,6 +20,7 @@ U32 = DType.U32
 
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
 ALWAYS = LaunchOptions(lowering="always")
+PLAIN = LaunchOptions(lowering="never")
 
 
 def recurrence(
@@ -201,5 +203,68 @@ def test_loops_that_a_value_ends_within_one_that_counts(loop: str) -> None:
             await session.run(plan, arrays, ALWAYS)
             found = [int(array[0]) for array in arrays.values()]
             assert found == [wanted % 2**32, p, q]
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+@pytest.mark.parametrize("outer", ["counted", "while", 3])
+def test_loops_with_limits_within_others(loop: str, outer: str | int) -> None:
+    """Errors, what is skipped, and arrays; as node by node, failing or not."""
+    kernels = cuda_kernels()
+
+    async def work(session: Session) -> None:
+        for turns, first in ((3, 2), (2, 2), (5, LIMIT), (1, 9), (0, 0), (200, 0)):
+            for deep in (False, True):
+                plan = nested(kernels, outer, turns, first, deep=deep)
+                expected, _ = await outcome(session, plan, PLAIN)
+                for _ in range(3):
+                    found, run = await outcome(session, plan, ALWAYS)
+                    assert run.statistics().is_lowered
+                    assert found == expected, (turns, first, deep)
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_loops_with_limits_around_calls(loop: str) -> None:
+    """What follows a failure in another part is skipped, and calls are not made."""
+    kernels = cuda_kernels()
+
+    async def work(session: Session) -> None:
+        made: list[str] = []
+        for first in (LIMIT, LIMIT + 1):
+            for second in (LIMIT, LIMIT + 1):
+                plan = around_calls(
+                    kernels, (first, second), lambda name: lambda: made.append(name)
+                )
+                expected, _ = await outcome(session, plan, PLAIN)
+                called = sorted(made)
+                for _ in range(3):
+                    made.clear()
+                    found, run = await outcome(session, plan, ALWAYS)
+                    assert run.statistics().is_lowered
+                    assert found == expected, (first, second)
+                    assert sorted(made) == called
+                made.clear()
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+def test_of_loops_with_limits_side_by_side_one_fails(loop: str) -> None:
+    """That with the fewest turns; a graph that failed goes well with other values."""
+    kernels = cuda_kernels()
+
+    async def work(session: Session) -> None:
+        for turns, name in (((9, 9), "other"), ((9, 1), "one"), ((1, 9), "other")):
+            plan = side_by_side(kernels, turns, (3, 2))
+            for _ in range(3):
+                found, run = await outcome(session, plan, ALWAYS)
+                assert run.statistics().is_lowered
+                assert set(found.errors) == {name}
+        plan = side_by_side(kernels, (1, 2), (3, 2))
+        found, _ = await outcome(session, plan, ALWAYS)
+        assert not found.errors
 
     on_gpu(loop, work)

@@ -1,0 +1,277 @@
+"""Loops with a limit in other loops, and beside calls on the host, as CUDA graphs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accy_async.backends.cuda import context
+from accy_async.dtypes import DType
+from accy_async.errors import GraphError
+from accy_async.graph import LaunchOptions
+from accy_async.graph.lowering.parts import Parting, part_plan
+from accy_async.graph.outcome import NodeSkipped
+from accy_async.session import open_session
+from tests.cuda.comparing import ALWAYS, compare
+from tests.cuda.playing import PlayingDriver
+from tests.cuda.test_loops import BODIES, KERNELS
+from tests.graphs.limits import (
+    LIMIT,
+    around_calls,
+    nested,
+    outcome,
+    side_by_side,
+)
+from tests.graphs.programs import Kernels, Program, cpu_kernels
+from tests.graphs.starting import start_program
+
+U32 = DType.U32
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch: pytest.MonkeyPatch) -> PlayingDriver:
+    """What CUDA backends find."""
+    made = PlayingDriver(BODIES)
+    monkeypatch.setattr(context, "load_driver", lambda: made)
+    return made
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("outer", ["counted", "while", 2, 3])
+@pytest.mark.parametrize(
+    ("turns", "first"), [(0, 1), (2, LIMIT - 1), (3, LIMIT - 1), (5, LIMIT), (1, 9)]
+)
+def test_a_turn_that_fails_is_the_last(
+    outer: str | int, turns: int, first: int, deep: bool
+) -> None:
+    """Errors, what is skipped, and all arrays, those that turns have swapped too."""
+    found = compare(lambda k: nested(k, outer, turns, first, deep=deep))
+    limit = outer if isinstance(outer, int) else turns
+    enough = max(0, LIMIT + 1 - first)  # turns that the inner loop ends by itself in
+    if min(limit, turns) > enough:
+        assert set(found.errors) == {"bounded"}
+        assert found.states["outer"] == "failed"
+        assert {found.states[name] for name in ("sum", "late", "later")} == {"skipped"}
+        assert {found.states[name] for name in ("early", "earlier")} == {"finished"}
+        assert found.arrays["total out"] == [9] * 3
+    elif limit < turns:
+        assert set(found.errors) == {"outer"}
+        assert found.states["bounded"] == found.states["later"] == "finished"
+    else:
+        assert not found.errors
+        assert found.arrays["go out"] == [0]
+    assert found.arrays["ones out"] == [1] * 3
+
+
+@pytest.mark.parametrize("turns", [(1, 1), (9, 1), (1, 9), (9, 9)])
+@pytest.mark.parametrize("limits", [(2, 3), (3, 2)])
+def test_of_two_side_by_side_one_fails(
+    turns: tuple[int, int], limits: tuple[int, int]
+) -> None:
+    """What is left of the turn is not the other's failure; as node by node, by luck."""
+
+    async def main() -> None:
+        plan = side_by_side(KERNELS, turns, limits)
+        async with open_session("cuda") as session:
+            for _ in range(2):
+                found, run = await outcome(session, plan, ALWAYS)
+                assert run.statistics().is_lowered
+                expected = {"one": "finished", "other": "finished"}
+                failed = [n for n, t in zip(expected, turns, strict=True) if t > 3]
+                if len(failed) == 2:
+                    expected = dict.fromkeys(expected, "skipped")
+                    failed = ["one" if limits[0] < limits[1] else "other"]
+                assert list(found.errors) == failed
+                for name, state in expected.items():
+                    has_failed = name in failed
+                    assert found.states[name] == ("failed" if has_failed else state)
+                    behind = found.states[f"after {name}"]
+                    assert behind == ("skipped" if has_failed else state)
+
+    anyio.run(main)
+
+
+class Calls:
+    """What plans call, and which of it was called."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def __call__(self, name: str) -> Callable[[], object]:
+        async def call() -> None:
+            await anyio.lowlevel.checkpoint()
+            self.made.append(name)
+
+        return call
+
+
+@pytest.mark.parametrize("first", [LIMIT, LIMIT + 1])
+@pytest.mark.parametrize("second", [LIMIT, LIMIT + 1])
+def test_calls_and_parts_behind_a_failure_are_skipped(first: int, second: int) -> None:
+    """And what depends on none of it is done, of the same part too."""
+    made = []
+
+    def make(kernels: Kernels) -> object:
+        calls = Calls()
+        made.append(calls)
+        return around_calls(kernels, (first, second), calls)
+
+    found = compare(make, times=1)  # type: ignore[arg-type]
+    plain, lowered = made
+    assert sorted(plain.made) == sorted(lowered.made)
+    fails = {"first": first > LIMIT, "second": second > LIMIT}
+    assert set(found.errors) == {name for name, failed in fails.items() if failed}
+    skipped = {name for name, state in found.states.items() if state == "skipped"}
+    assert ("behind" in skipped) == ("left to host" in skipped) == fails["first"]
+    assert ("both" in skipped) == ("last" in skipped) == any(fails.values())
+    assert not skipped & {"aside", "n", "other", "aside to host"}
+    assert ("behind" in lowered.made) == (not fails["first"])
+
+
+@pytest.mark.anyio
+async def test_a_failure_at_a_parts_end_gives_the_run_up() -> None:
+    """A call beside it that never ends is cancelled, if errors are to cancel."""
+
+    def call(name: str) -> Callable[[], object]:
+        return anyio.sleep_forever if name == "aside" else Calls()(name)
+
+    plan = around_calls(KERNELS, (LIMIT + 1, 0), call)
+    options = LaunchOptions(lowering="always", on_error="cancel")
+    async with open_session("cuda") as session:
+        for _ in range(2):
+            found, _ = await outcome(session, plan, options)
+            assert set(found.errors) == {"first"}
+            assert found.states["behind"] == found.states["aside"] == "cancelled"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("with_calls", [False, True])
+async def test_a_node_that_is_awaited_by_itself_is_told_of(with_calls: bool) -> None:
+    """The loop around fails with the one that did."""
+    if with_calls:
+        plan = around_calls(KERNELS, (LIMIT + 1, 1), Calls())
+        loops, behind = ("first", "around first"), ("behind", "both", "left")
+        beside = "aside to host"
+    else:
+        plan = nested(KERNELS, "counted", 3, LIMIT)
+        loops, behind = ("bounded", "outer"), ("sum", "late", "total to host")
+        beside = "ones to host"
+    async with open_session("cuda") as session:
+        given = {
+            slot.name: session.allocate(slot.shape, U32)
+            if not slot.name.endswith(" out")
+            else np.zeros(slot.shape, np.uint32)
+            for slot in plan.slots
+            if not getattr(slot, "is_scratch", False)
+        }
+        for _ in range(3):
+            run = session.start(plan, given, ALWAYS)
+            for name in behind:
+                with pytest.raises(NodeSkipped) as skipped:
+                    await run[name]
+                assert isinstance(skipped.value.__cause__, GraphError)
+            for name in loops:
+                with pytest.raises(GraphError, match="after max_iterations=3"):
+                    await run[name]
+            await run[beside]
+            with pytest.RaisesGroup(GraphError):
+                await run
+
+
+@pytest.mark.anyio
+async def test_prepared_plans_and_repeated_runs_fail_and_go_well_by_turns() -> None:
+    """Of one graph, and of parts; nothing of a failure is left for the next run."""
+    made: list[Calls] = []
+    for with_calls in (False, True):
+        calls = Calls()
+        made.append(calls)
+        async with open_session("cuda") as session:
+            for first in (LIMIT + 1, 1):
+                if with_calls:
+                    plan = around_calls(KERNELS, (first, 0), calls)
+                else:
+                    plan = nested(KERNELS, "while", 1, first)
+                given = {
+                    slot.name: session.allocate(slot.shape, U32)
+                    if not slot.name.endswith(" out")
+                    else np.zeros(slot.shape, np.uint32)
+                    for slot in plan.slots
+                    if not getattr(slot, "is_scratch", False)
+                }
+                prepared = await session.prepare(plan, given, ALWAYS)
+                assert prepared.is_lowered
+                again = functools.partial(session.run, plan, given, ALWAYS)
+                for way in (prepared.run, again, again, again, prepared.run):
+                    if first > LIMIT:
+                        with pytest.RaisesGroup(GraphError):
+                            await way()
+                    else:
+                        await way()
+    assert made[1].made.count("behind") == 5
+    assert made[1].made.count("aside") == 10
+
+
+Told = tuple[dict[str, str], dict[str, str], dict[str, list[int]]]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32 - 1), length=st.integers(1, 40), has_hosts=st.booleans()
+)
+def test_random_graphs_beyond_their_limits(
+    seed: int, length: int, has_hosts: bool
+) -> None:
+    """In loops of any kind within each other; as they are node by node."""
+
+    def make(kernels: Kernels) -> Program:
+        return Program(
+            seed,
+            length,
+            kernels,
+            has_hosts=has_hosts,
+            may_fail=True,
+            calls_in_loops=False,
+        )
+
+    async def tell(device: str, kernels: Kernels, how: str) -> list[Told]:
+        told: list[Told] = []
+        program = make(kernels)
+        plan, first = program.plan, {n: a.copy() for n, a in program.hosts.items()}
+        async with open_session(device) as session:
+            for _ in range(1 if how == "never" else 2):
+                for name, array in first.items():
+                    program.hosts[name][:] = array
+                run = start_program(session, program, LaunchOptions(lowering=how))
+                await run.wait_over()
+                run.cancel()  # its errors are looked at here
+                assert run.statistics().is_lowered == (how == "always")
+                names = [node.name for node in plan.nodes]
+                names += [loop.name for loop in plan.loops]
+                told.append(
+                    (
+                        {name: str(error) for name, error in run.errors.items()},
+                        {name: run[name].state.value for name in names},
+                        {name: a.tolist() for name, a in program.hosts.items()},
+                    )
+                )
+        return told
+
+    program = make(KERNELS)
+    if program.has_external:
+        return
+    if not (
+        "can be lowered" in program.plan.explain()
+        or isinstance(part_plan(program.plan), Parting)
+    ):
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "load_driver", lambda: PlayingDriver(BODIES))
+        lowered = anyio.run(tell, "cuda", KERNELS, "always")
+    assert lowered == 2 * anyio.run(tell, "cpu", cpu_kernels(), "never")
