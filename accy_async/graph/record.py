@@ -123,6 +123,7 @@ class RunRecord:
         if lane < 0:  # of host calls alone
             if self._flags[index] not in BAD:
                 self._flags[index] = FINISHED
+            self._lane[index] = -1
             self._tell(index)
         else:
             self.submitted(index, lane, self._ends[lane])

@@ -123,8 +123,7 @@ those, 2 by the host
       static: nothing is resolved on the host
       step: stream 0, opens it
 cannot be lowered to a device graph:
-  solve: max_iterations=7: what comes after it, calls on the host too, would have to \
-be skipped
+  its parts between calls on the host are too small for graphs to save time
 edges besides the dependencies: 1
   first → peek by event 'go'
 slot x: read by step

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from accy_async.dtypes import DType
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.lowering import Obstacle, Outline, OutlineNode, outline
+from accy_async.graph.lowering.parts import Parting, part_plan
 from tests.graph.graphs import kernel_entry
-from tests.graphs.limits import LIMIT, limited
+from tests.graphs.limits import LIMIT, around_calls, limited, nested
 from tests.graphs.parts import diamond
 from tests.graphs.programs import Program, named_kernels
 
@@ -118,6 +119,7 @@ def test_what_is_in_the_way_is_told_by_name() -> None:
     b.external_event("go")
     b.host_call(lambda: None, name="call")
     b.kernel(ONE, [x], name="first")
+    b.fill(flag, 0)
     with b.loop(count=2, name="twice"):
         b.kernel(ONE, [x], name="within", wait="go")
     with b.loop(while_=flag, carries=[(x, y)], name="carrying"):
@@ -151,6 +153,58 @@ def test_what_comes_after_the_same_limits_is_one_branch() -> None:
     items = [plan.order.item_of[names.index(name)] for name in ("after", "beside")]
     assert [item in found.limited for item in items] == [True, False]
     assert found.node_count == len(plan.order.top)
+
+
+def test_a_loop_around_one_with_a_limit_asks_for_its_verdict() -> None:
+    """It is not unrolled; a turn has a branch, and what follows it all is one, too."""
+    plan = nested(named_kernels(), "counted", 2, 1)
+    found = outlined(plan)
+    names = [node.name for node in plan.nodes]
+    bounded = plan.loop_index["bounded"]
+    (outer,) = [node for node in found.body if node.turns]
+    assert (outer.count, outer.limits, outer.may_fail) == (2, (bounded,), (bounded,))
+    for number, turn in enumerate(outer.turns):
+        (inner,) = [node for node in turn if node.limit]
+        assert (inner.limit, inner.may_fail) == (LIMIT, (bounded,))
+        (branch,) = [node for node in turn if node.branch]
+        assert branch.unless == (bounded,)
+        assert [names[node.index] for node in branch.branch] == ["sum", "late", "late"]
+        assert not any(node.tells for node in (*turn, *branch.branch))
+        # Where it fails after an odd number of turns, two arrays are swapped back.
+        swapped = [plan.slot_index[name] for name in ("next", "total")]
+        assert [sorted(pair) for pair in outer.exchanges[number]] == (
+            [] if number else [sorted(swapped)]
+        )
+    (telling,) = [node for node in found.body if node.tells]
+    assert found.body[telling.after[0]] is outer
+    (behind,) = [node for node in found.body if node.branch]
+    assert behind.unless == found.limits == (bounded,)
+    assert plan.order.top.indices.index(plan.loop_index["outer"]) in found.limited
+
+
+def test_parts_ask_for_the_verdicts_of_those_before_them() -> None:
+    """Not of those that calls come after, which are skipped, and parts with them."""
+    plan = around_calls(named_kernels(), (1, 1), lambda _: lambda: None)
+    found = part_plan(plan)
+    assert isinstance(found, Parting)
+    names = [node.name for node in plan.nodes]
+    first, second = (plan.loop_index[name] for name in ("first", "second"))
+    branches = [
+        {
+            node.unless: [names[one.index] for one in node.branch]
+            for node in part.outline.body
+            if node.branch
+        }
+        for part in found.parts
+    ]
+    assert branches == [
+        {},
+        {(first, second): ["both", "both to host"]},
+        {(first,): ["left", "left to host"]},
+    ]
+    assert [part.outline.limits for part in found.parts] == [(first,), (second,), ()]
+    awaited = [[plan.order.top.indices[i] for i in one.awaited] for one in found.parts]
+    assert [[names[i] for i in mine] for mine in awaited] == [["beside"], ["n"], []]
 
 
 def test_external_events_are_not_signalled_where_a_limit_is_reached() -> None:
