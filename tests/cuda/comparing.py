@@ -27,10 +27,13 @@ async def _read(session: Session, array: DeviceArray) -> list[int]:
 
 
 def compare(make: Callable[[Kernels], LaunchGraphPlan], times: int = 2) -> Outcome:
-    """Run a plan lowered, each time with the outcome that it has node by node."""
+    """Run a plan lowered, each time with the outcome that it has node by node.
+
+    That has one stream, so that what is beside a loop in a turn is done before it.
+    """
 
     async def plainly() -> Outcome:
-        async with open_session("cpu") as session:
+        async with open_session("cpu", max_streams=1) as session:
             return (await outcome(session, make(cpu_kernels()), PLAIN))[0]
 
     async def main(expected: Outcome) -> None:
@@ -39,7 +42,9 @@ def compare(make: Callable[[Kernels], LaunchGraphPlan], times: int = 2) -> Outco
             for _ in range(times):
                 found, run = await outcome(session, plan, ALWAYS, _read)
                 assert run.statistics().is_lowered
-                assert found == expected
+                assert found.errors == expected.errors
+                assert found.states == expected.states
+                assert found.arrays == expected.arrays
         assert not any(session.live_objects().values())
 
     expected = anyio.run(plainly)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 import anyio.lowlevel
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,13 +18,14 @@ from accy_async.errors import GraphError
 from accy_async.graph import LaunchOptions
 from accy_async.graph.lowering.parts import Parting, part_plan
 from accy_async.graph.outcome import NodeSkipped
-from accy_async.session import open_session
+from accy_async.session import Session, open_session
 from tests.cuda.comparing import ALWAYS, compare
-from tests.cuda.playing import PlayingDriver
+from tests.cuda.playing import PlayingDriver, words
 from tests.cuda.test_loops import BODIES, KERNELS
 from tests.graphs.limits import (
     LIMIT,
     around_calls,
+    bound,
     nested,
     outcome,
     side_by_side,
@@ -135,6 +136,11 @@ def test_calls_and_parts_behind_a_failure_are_skipped(first: int, second: int) -
     assert ("behind" in lowered.made) == (not fails["first"])
 
 
+def set_word(session: Session, array: Any, value: int) -> None:
+    """Write to the device that plays."""
+    words(session.backend.buffer_address(array.handle))[0] = value
+
+
 @pytest.mark.anyio
 async def test_a_failure_at_a_parts_end_gives_the_run_up() -> None:
     """A call beside it that never ends is cancelled, if errors are to cancel."""
@@ -164,13 +170,7 @@ async def test_a_node_that_is_awaited_by_itself_is_told_of(with_calls: bool) -> 
         loops, behind = ("bounded", "outer"), ("sum", "late", "total to host")
         beside = "ones to host"
     async with open_session("cuda") as session:
-        given = {
-            slot.name: session.allocate(slot.shape, U32)
-            if not slot.name.endswith(" out")
-            else np.zeros(slot.shape, np.uint32)
-            for slot in plan.slots
-            if not getattr(slot, "is_scratch", False)
-        }
+        given = bound(session, plan)
         for _ in range(3):
             run = session.start(plan, given, ALWAYS)
             for name in behind:
@@ -185,37 +185,62 @@ async def test_a_node_that_is_awaited_by_itself_is_told_of(with_calls: bool) -> 
                 await run
 
 
+async def fails(way: Callable[[], Awaitable[object]]) -> set[str]:
+    """The loops that a run fails by."""
+    try:
+        await way()
+    except ExceptionGroup as group:
+        return {str(error).split("'")[1] for error in group.exceptions}
+    return set()
+
+
 @pytest.mark.anyio
-async def test_prepared_plans_and_repeated_runs_fail_and_go_well_by_turns() -> None:
-    """Of one graph, and of parts; nothing of a failure is left for the next run."""
-    made: list[Calls] = []
-    for with_calls in (False, True):
-        calls = Calls()
-        made.append(calls)
-        async with open_session("cuda") as session:
-            for first in (LIMIT + 1, 1):
-                if with_calls:
-                    plan = around_calls(KERNELS, (first, 0), calls)
-                else:
-                    plan = nested(KERNELS, "while", 1, first)
-                given = {
-                    slot.name: session.allocate(slot.shape, U32)
-                    if not slot.name.endswith(" out")
-                    else np.zeros(slot.shape, np.uint32)
-                    for slot in plan.slots
-                    if not getattr(slot, "is_scratch", False)
-                }
-                prepared = await session.prepare(plan, given, ALWAYS)
-                assert prepared.is_lowered
-                again = functools.partial(session.run, plan, given, ALWAYS)
-                for way in (prepared.run, again, again, again, prepared.run):
-                    if first > LIMIT:
-                        with pytest.RaisesGroup(GraphError):
-                            await way()
-                    else:
-                        await way()
-    assert made[1].made.count("behind") == 5
-    assert made[1].made.count("aside") == 10
+@pytest.mark.parametrize("outer", ["counted", "while", 2])
+async def test_runs_of_one_graph_fail_and_go_well_by_turns(outer: str | int) -> None:
+    """In each way to run it; a failure leaves nothing for the next run."""
+    plan = nested(KERNELS, outer, 2, None)
+    async with open_session("cuda") as session:
+        given = bound(session, plan)
+        prepared = await session.prepare(plan, given, ALWAYS)
+        assert prepared.is_lowered
+
+        async def submit() -> None:
+            await prepared.submit().wait()
+
+        again = functools.partial(session.run, plan, given, ALWAYS)
+        for first in (0, LIMIT, LIMIT - 1, LIMIT + 1, LIMIT + 1, 1):
+            for way in (again, prepared.run, submit):
+                set_word(session, given["first"], first)
+                given["ones out"][:] = 9
+                given["total out"][:] = 9
+                expected = {"bounded"} if first >= LIMIT else set()
+                assert await fails(way) == expected
+                assert (given["total out"] == 9).all() == bool(expected)
+                assert (given["ones out"] == 1).all()
+
+
+@pytest.mark.anyio
+async def test_runs_of_parts_fail_and_go_well_by_turns() -> None:
+    """What was skipped in one is called in the next."""
+    calls = Calls()
+    plan = around_calls(KERNELS, None, calls)
+    async with open_session("cuda") as session:
+        given = bound(session, plan)
+        prepared = await session.prepare(plan, given, ALWAYS)
+        assert prepared.is_lowered
+        again = functools.partial(session.run, plan, given, ALWAYS)
+        for first, other in ((1, 9), (9, 9), (0, 0), (9, 1), (LIMIT, LIMIT)):
+            for way in (again, prepared.run):
+                calls.made.clear()
+                set_word(session, given["first"], first)
+                set_word(session, given["other"], other)
+                counts = {"first": first, "second": other}
+                expected = {name for name, count in counts.items() if count > LIMIT}
+                assert await fails(way) == expected
+                made = {"aside", "other"}
+                made.update(() if first > LIMIT else {"behind"})
+                made.update(() if expected else {"last"})
+                assert set(calls.made) == made
 
 
 Told = tuple[dict[str, str], dict[str, str], dict[str, list[int]]]

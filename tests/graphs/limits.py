@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = [
     "Outcome",
     "Read",
     "around_calls",
+    "bound",
     "countdown",
     "limited",
     "nested",
@@ -82,7 +84,12 @@ def limited(
 
 
 def nested(
-    kernels: Kernels, outer: str | int, turns: int, first: int, *, deep: bool = False
+    kernels: Kernels,
+    outer: str | int,
+    turns: int,
+    first: int | None,
+    *,
+    deep: bool = False,
 ) -> LaunchGraphPlan:
     """A loop with a limit in another loop, which carries two arrays of the caller's.
 
@@ -91,14 +98,17 @@ def nested(
         outer: the other loop: ``counted`` or ``while``, or its limit.
         turns: those that the other loop would have.
         first: the inner one's turns in the first of them; then there is one more in
-            each.
+            each. None for what the buffer ``first`` says.
         deep: whether another loop of one turn, which a value ends, is in between.
     """
     b = LaunchGraphBuilder()
     left, minus = countdown(b, 0)
     want, one, go = (b.scratch(name, U32, 1) for name in ("want", "one", "go"))
     for buffer, value in ((want, first), (one, 1), (go, turns)):
-        b.fill(buffer, value)
+        if value is None:
+            b.copy(b.buffer("first", U32, 1), buffer)
+        else:
+            b.fill(buffer, value)
     x, y, total, following = (b.buffer(n, U32, 3) for n in ("x", "y", "total", "next"))
     ones, ahead, beside = (b.scratch(n, U32, 3) for n in ("ones", "ahead", "beside"))
     for number, buffer in enumerate((x, ones, total, following, y, ahead, beside)):
@@ -173,20 +183,25 @@ def side_by_side(
 
 def around_calls(
     kernels: Kernels,
-    turns: tuple[int, int],
+    turns: tuple[int, int] | None,
     call: Callable[[str], Callable[[], object]],
 ) -> LaunchGraphPlan:
     """Loops with limits before and behind calls, and what depends on both or neither.
 
     Args:
         kernels: what it launches.
-        turns: of the loop before the calls, and of that behind one.
+        turns: of the loop before the calls, and of that behind one; None for what the
+            buffers ``first`` and ``other`` say.
         call: makes the function of each.
     """
     b = LaunchGraphBuilder()
-    left, minus = countdown(b, turns[0])
+    left, minus = countdown(b, turns[0] if turns else 0)
     more, aside = b.scratch("more", U32, 1), b.scratch("aside", U32, 1)
-    b.fill(more, turns[1])
+    if turns:
+        b.fill(more, turns[1])
+    else:
+        b.copy(b.buffer("first", U32, 1), left)
+        b.copy(b.buffer("other", U32, 1), more)
     b.fill(aside, 5, name="beside")
 
     def bounded(word: GraphBuffer, name: str, *after: str) -> None:
@@ -215,6 +230,17 @@ def around_calls(
     return b.build()
 
 
+def bound(session: Session, plan: LaunchGraphPlan) -> dict[str, Any]:
+    """What a plan is to be run with: buffers, and arrays of nines."""
+    return {
+        slot.name: session.allocate(slot.shape, U32)
+        if isinstance(slot, BufferSlot)
+        else np.full(slot.shape, 9, np.uint32)
+        for slot in plan.slots
+        if not isinstance(slot, BufferSlot) or not slot.is_scratch
+    }
+
+
 @attrs.frozen
 class Outcome:
     """What became of a run."""
@@ -231,31 +257,25 @@ async def outcome(
     read: Read | None = None,
 ) -> tuple[Outcome, Run]:
     """Run a plan; ``read`` says what its bound buffers hold, if they cannot be read."""
-    given = {
-        slot.name: session.allocate(slot.shape, U32)
-        for slot in plan.slots
-        if isinstance(slot, BufferSlot) and not slot.is_scratch
-    }
-    arrays = {
-        slot.name: np.full(slot.shape, 9, np.uint32)
-        for slot in plan.slots
-        if slot.name.endswith(" out")
-    }
-    run = session.start(plan, {**arrays, **given}, options)
+    given = bound(session, plan)
+    run = session.start(plan, given, options)
     with contextlib.suppress(ExceptionGroup):  # looked at below, by its parts
         await run
-    held = {}
-    for name in given:
+    arrays = {}
+    for name, array in given.items():
+        if not isinstance(array, DeviceArray):
+            arrays[name] = array.tolist()
+            continue
         array = run.binding(name)
         assert isinstance(array, DeviceArray)
         if read is not None:
-            held[name] = await read(session, array)
+            arrays[name] = await read(session, array)
         else:
-            held[name] = (await session.download(array)).tolist()
+            arrays[name] = (await session.download(array)).tolist()
     names = [node.name for node in plan.nodes] + [loop.name for loop in plan.loops]
     found = Outcome(
         {name: str(error) for name, error in run.errors.items()},
         {name: run[name].state.value for name in names},
-        {**held, **{name: array.tolist() for name, array in arrays.items()}},
+        arrays,
     )
     return found, run

@@ -13,9 +13,16 @@ from accy_async.errors import GraphError
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions
 from accy_async.graph.outcome import NodeSkipped, NodeState
 from accy_async.session import open_session
-from tests.graphs.limits import LIMIT, nested, outcome, side_by_side
-from tests.graphs.parts import KERNEL
-from tests.graphs.programs import cpu_kernels
+from tests.graphs.limits import (
+    LIMIT,
+    around_calls,
+    bound,
+    nested,
+    outcome,
+    side_by_side,
+)
+from tests.graphs.parts import KERNEL, check_empty
+from tests.graphs.programs import cpu_kernels, named_kernels
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +31,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("first", [LIMIT, LIMIT + 1])
 async def test_the_loop_around_fails_with_it(outer: str, first: int) -> None:
     """What comes after it in the turn is skipped, also what had turns before."""
-    async with open_session("cpu") as session:
+    async with open_session("cpu", max_streams=1) as session:
         plan = nested(cpu_kernels(), outer, 5, first)
         found, run = await outcome(session, plan, LaunchOptions(lowering="never"))
         with pytest.RaisesGroup(pytest.RaisesExc(GraphError, match="'bounded'")):
@@ -44,7 +51,7 @@ async def test_the_loop_around_fails_with_it(outer: str, first: int) -> None:
 
 async def test_of_two_side_by_side_one_fails() -> None:
     """It ends the other, whose turns are not counted any more."""
-    async with open_session("cpu") as session:
+    async with open_session("cpu", max_streams=1) as session:
         plan = side_by_side(cpu_kernels(), (9, 9), (2, 3))
         for _ in range(5):
             found, _ = await outcome(session, plan, LaunchOptions(lowering="never"))
@@ -81,3 +88,39 @@ async def test_a_loop_behind_a_failure_is_skipped_with_what_it_has(count: int) -
         assert set(states.values()) == {NodeState.FAILED}
         assert run["before"].state is run["good"].state is NodeState.FINISHED
         assert run["behind"].state is run["never"].state is NodeState.SKIPPED
+
+
+@pytest.mark.parametrize("with_calls", [False, True])
+async def test_each_call_failing_once_leaves_nothing(with_calls: bool) -> None:
+    """Of making graphs with loops that have limits, and the words that they leave."""
+    kernels, options = named_kernels(), LaunchOptions(lowering="always")
+
+    async def act(device: RecordingBackend) -> int:
+        done = 0
+        if with_calls:
+            plan = around_calls(kernels, (1, 1), lambda _: lambda: None)
+        else:
+            plan = nested(kernels, "counted", 2, 1)
+        async with open_session(device) as session:
+            given = bound(session, plan)
+            for _ in range(2):
+                try:
+                    await session.run(plan, given, options)
+                    done += 1
+                except ExceptionGroup:
+                    continue
+        return done
+
+    device = RecordingBackend()
+    assert await act(device) == 2
+    check_empty(device)
+    for nth in range(1, len(device.calls) + 1):
+        failing = RecordingBackend()
+        failing.fail("*", nth)
+        error: Exception | None = None
+        try:
+            assert await act(failing) <= 2
+        except Exception as raised:  # noqa: BLE001 - of the session's own end
+            error = raised
+        assert error is None or "told to fail" in repr(error), error
+        check_empty(failing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from accy_async.dtypes import DType
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.lowering import Obstacle, Outline, OutlineNode, outline
 from accy_async.graph.lowering.parts import Parting, part_plan
+from accy_async.graph.order import LOOP
 from tests.graph.graphs import kernel_entry
 from tests.graphs.limits import LIMIT, around_calls, limited, nested
 from tests.graphs.parts import diamond
@@ -179,7 +182,8 @@ def test_a_loop_around_one_with_a_limit_asks_for_its_verdict() -> None:
     assert found.body[telling.after[0]] is outer
     (behind,) = [node for node in found.body if node.branch]
     assert behind.unless == found.limits == (bounded,)
-    assert plan.order.top.indices.index(plan.loop_index["outer"]) in found.limited
+    item = plan.order.by_loop[plan.loop_index["outer"]].parent_item
+    assert item in found.limited
 
 
 def test_parts_ask_for_the_verdicts_of_those_before_them() -> None:
@@ -204,7 +208,64 @@ def test_parts_ask_for_the_verdicts_of_those_before_them() -> None:
     ]
     assert [part.outline.limits for part in found.parts] == [(first,), (second,), ()]
     awaited = [[plan.order.top.indices[i] for i in one.awaited] for one in found.parts]
-    assert [[names[i] for i in mine] for mine in awaited] == [["beside"], ["n"], []]
+    assert [[names[i] for i in mine] for mine in awaited] == [["beside", "n"], [], []]
+
+
+Path = tuple[tuple[int, int], ...]
+"""Where a node is: its place in each body from the outermost on, and which body."""
+
+
+def paths(
+    body: Sequence[OutlineNode], within: Path = ()
+) -> Iterator[tuple[OutlineNode, Path]]:
+    """Each node and loop of a body, and of those in it."""
+    for place, node in enumerate(body):
+        for number, turn in enumerate(node.turns):
+            yield from paths(turn, (*within, (place, number)))
+        if node.branch:
+            yield from paths(node.branch, (*within, (place, 0)))
+        elif not node.tells:
+            yield node, (*within, (place, 0))
+
+
+def comes_after(outer: Sequence[OutlineNode], one: Path, other: Path) -> bool:
+    """True where a node begins only when another has ended."""
+    body = outer
+    for (its_place, turn), (place, other_turn) in zip(one, other, strict=False):
+        if its_place != place:
+            todo, seen = [its_place], {its_place}
+            for at in todo:
+                todo += [before for before in body[at].after if before not in seen]
+                seen.update(todo)
+            return place in seen
+        if turn != other_turn:
+            return turn > other_turn
+        body = body[place].branch or (body[place].turns or (body,))[turn]
+    return False
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=SEEDS, length=st.integers(1, 40))
+def test_every_edge_is_kept_around_branches(seed: int, length: int) -> None:
+    """At the top, in the turns of loops and in branches."""
+    program = Program(seed, length, named_kernels(), has_hosts=False, may_fail=True)
+    plan = program.plan
+    if program.has_external:
+        return
+    found = outlined(plan)
+    at: dict[tuple[bool, int], list[Path]] = {}
+    for node, path in paths(found.body):
+        at.setdefault((bool(node.turns), node.index), []).append(path)
+    for block in plan.order.blocks:
+        for item, preds in enumerate(block.preds):
+            mine = at.get((block.kinds[item] == LOOP, block.indices[item]), [])
+            for pred in preds:
+                before = at.get((block.kinds[pred] == LOOP, block.indices[pred]), [])
+                if len(mine) == len(before):  # else one is a loop that is unrolled
+                    assert all(
+                        comes_after(found.body, one, other)
+                        for one, other in zip(mine, before, strict=True)
+                    )
 
 
 def test_external_events_are_not_signalled_where_a_limit_is_reached() -> None:

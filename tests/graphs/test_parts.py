@@ -251,7 +251,7 @@ def test_parts_are_as_plain(seed: int, length: int) -> None:
     """Every node of random programs as often, with the same end."""
 
     async def outcome(how: str) -> tuple[list[str], dict[str, NodeState], int]:
-        program = Program(seed, length, named_kernels(), has_while=False)
+        program = Program(seed, length, named_kernels())
         device = RecordingBackend()
         bindings: dict[str, object] = dict(program.hosts)
         async with open_session(device) as session:
@@ -270,7 +270,7 @@ def test_parts_are_as_plain(seed: int, length: int) -> None:
     async def main() -> None:
         assert await outcome("always") == await outcome("never")
 
-    program = Program(seed, length, named_kernels(), has_while=False)
+    program = Program(seed, length, named_kernels())
     if isinstance(part_plan(program.plan), Parting):
         anyio.run(main, backend="trio")
 

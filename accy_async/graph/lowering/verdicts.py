@@ -48,7 +48,8 @@ class Verdicts:
     def clear(self, loops: Iterable[int]) -> None:
         """Say that none has failed, before a launch: those not run say nothing."""
         for loop in loops:
-            self._of(loop)[1][0] = 0
+            if loop in self._found:
+                self._found[loop][1][0] = 0
 
     def errors(self, loops: Iterable[int]) -> dict[int, GraphError | None]:
         """What loops failed with in the launch that has ended, by their numbers.
@@ -57,7 +58,8 @@ class Verdicts:
         the fewest iterations failed and ended the others, which have None.
         """
         limit_of = [one.max_iterations or 0 for one in self._plan.loops]
-        reached = [loop for loop in loops if self._of(loop)[1][0]]
+        made = self._found
+        reached = [loop for loop in loops if loop in made and made[loop][1][0]]
         ended: set[int] = set()
         found: dict[int, GraphError | None] = {}
         for loop in sorted(reached, key=limit_of.__getitem__):
