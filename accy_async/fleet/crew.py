@@ -91,6 +91,11 @@ class Crew:
         """Return when something has happened since."""
         await self._news.wait()
 
+    async def wait_ended(self, errand: Errand) -> None:
+        """Return when no worker is at an errand any more that was stopped."""
+        while errand.scopes:
+            await self.changed()
+
     def tell(self) -> None:
         """Something has happened."""
         news, self._news = self._news, anyio.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,6 +13,7 @@ from accy_async.backends.base import Backend
 from accy_async.backends.catalogue import gpu_names
 from accy_async.backends.cleanup import leaves, overtake, raise_together
 from accy_async.backends.completion import run_abandonable
+from accy_async.backends.nativecancel import outlast
 from accy_async.errors import (
     InvalidType,
     InvalidValue,
@@ -167,9 +169,9 @@ class Fleet:
         finally:
             crew.errands.remove(errand)
             errand.stop()
-            with anyio.CancelScope(shield=True):
-                while errand.scopes:
-                    await crew.changed()
+            _, cancelled = await outlast(partial(crew.wait_ended, errand))
+            if cancelled is not None:
+                raise cancelled
 
     def _refusals(self, work: FleetWork) -> dict[DeviceKind, dict[str, str]]:
         """By kind of device, who cannot run there, and why."""

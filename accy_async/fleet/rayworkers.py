@@ -13,13 +13,15 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import attrs
 
-from accy_async.backends.cleanup import raise_together
+from accy_async.backends.cleanup import overtake, raise_together
 from accy_async.backends.completion import Completion, run_abandonable
+from accy_async.backends.nativecancel import outlast
 from accy_async.errors import (
     CapabilityMismatch,
     RuntimeUnavailable,
@@ -93,8 +95,9 @@ class RayWorkers(WorkerSource):
             yield [RayPlace(ray, self, number) for number in range(self.count)]
         finally:
             if connection is not None:
-                with anyio.CancelScope(shield=True):
-                    await connection.close()
+                _, cancelled = await outlast(connection.close)
+                if cancelled is not None:
+                    raise cancelled
 
 
 def ray_workers(
@@ -230,27 +233,40 @@ class RayPlace(WorkerPlace):
             yield _RayWorker(ray, self.name, actor, device, how.grace + _END_S)
         except BaseException as error:  # noqa: BLE001 - raised below
             primary = error
-        with anyio.CancelScope(shield=True):
-            errors = await self._end(actor, session, process)
-        # What could not be opened has said why.
-        raise_together(f"worker {self.name}", primary, errors if device else [])
+        errors: list[Exception] = []
+        until = anyio.current_time() + how.grace + _END_S
+        _, cancelled = await outlast(
+            partial(self._end, actor, session, process, until, errors)
+        )
+        if device is None:  # what could not be opened has said why
+            errors.clear()
+        if cancelled is not None:
+            primary = overtake(primary, cancelled, errors)
+        raise_together(f"worker {self.name}", primary, errors)
 
     async def _end(
         self,
         actor: _Ray,
         session: _Ray,
         process: tuple[str, int] | None,
-    ) -> list[Exception]:
+        until: float,
+        errors: list[Exception],
+    ) -> None:
         """Have the session left, then the process, whatever becomes of the first.
 
-        Returns:
-            What the session was left with, where it could say so.
+        Where it is cut short it can be done again.
+
+        Args:
+            actor: the worker's.
+            session: the answer to its call that is the session.
+            process: the actor's machine and process, where they are known.
+            until: when the session has had its time.
+            errors: gets what the session was left with, where it could say so.
         """
         ray = self._ray
-        errors: list[Exception] = []
         try:
             if process is not None:
-                with anyio.move_on_after(self._how.grace + _END_S):
+                with anyio.CancelScope(deadline=until):
                     await answer_of(ray, actor.end.remote(), self.name)
                     await answer_of(ray, session, self.name)
         except WorkerLost as error:
@@ -259,7 +275,6 @@ class RayPlace(WorkerPlace):
         ray.kill(actor, no_restart=True)
         with anyio.move_on_after(_END_S):
             await self._gone(actor, process)
-        return errors
 
     async def _gone(self, actor: _Ray, process: tuple[str, int] | None) -> None:
         """Return when the actor is known to be gone; on this machine, its process."""
@@ -308,13 +323,17 @@ class _RayWorker(FleetWorker):
         except anyio.get_cancelled_exc_class():
             # Over there it is an ordinary cancellation: it ends within the grace.
             self._ray.cancel(reference)
-            with anyio.move_on_after(self._patience_s, shield=True) as waiting:
-                with contextlib.suppress(WorkerLost):
-                    await answer_of(self._ray, reference, self._name)
-            if waiting.cancelled_caught:  # it does not listen
+            until = anyio.current_time() + self._patience_s
+            ended = await outlast(partial(self._given_up, reference), until)
+            if not ended.is_over:  # it does not listen
                 self._ray.kill(self._actor, no_restart=True)
             raise
         return answer
+
+    async def _given_up(self, reference: _Ray) -> None:
+        """Return when a call has ended that nobody wants to hear of any more."""
+        with contextlib.suppress(WorkerLost):
+            await answer_of(self._ray, reference, self._name)
 
 
 async def answer_of(ray: _Ray, reference: _Ray, worker: str) -> _Ray:

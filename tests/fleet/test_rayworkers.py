@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,3 +140,35 @@ async def test_a_cluster_that_does_not_start_is_said_so(ray: FakeRay) -> None:
     with pytest.raises(RuntimeUnavailable, match="Ray does not start: no such host"):
         async with open_fleet(ray_workers(1, address="10.0.0.1:6379")):
             pytest.fail("it is not open")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # which cancels tasks by itself
+async def test_the_cluster_is_left_however_often_the_fleet_is_cancelled(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, begun = threading.Event(), anyio.Event()
+    shutdown, loop = ray.shutdown, asyncio.get_running_loop()
+
+    def shutdown_slowly() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        may_end.wait()
+        shutdown()
+
+    monkeypatch.setattr(ray, "shutdown", shutdown_slowly)
+
+    async def main() -> None:
+        async with open_fleet(ray_workers(1, device="cpu")):
+            pass
+
+    task = asyncio.create_task(main())
+    with anyio.fail_after(10):
+        await begun.wait()
+        for _ in range(3):
+            task.cancel()
+            await anyio.wait_all_tasks_blocked()
+        assert not task.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert ray.told == ["init", "shutdown"]
+    assert ray.actors[0].is_dead
