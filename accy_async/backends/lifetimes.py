@@ -38,6 +38,7 @@ from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.refusals import Refusals
 from accy_async.backends.resources import INVALID, Resource, kind_of
 from accy_async.backends.timeline import Timeline
+from accy_async.errors import InvalidType
 
 if TYPE_CHECKING:
     from accy_async.artifact.formats import BackendKind
@@ -136,11 +137,15 @@ class ResourceTable:
         Raises:
             InvalidBuffer, InvalidArtifact, InvalidStream, InvalidEvent,
             InvalidGraph: it was destroyed, or is of another backend or kind.
+            InvalidType: it is no handle.
         """
-        resource = self.find(handle)
-        if resource is not None:
-            return resource
-        kind = kind_of(handle)
+        try:
+            resource = self.find(handle)
+            if resource is not None:
+                return resource
+            kind = kind_of(handle)
+        except (AttributeError, KeyError, TypeError):
+            raise InvalidType("handle", handle, "one that a backend gave out") from None
         if why := self.foreign(handle):
             pass
         elif 0 < handle.id < self._next_id and handle.id not in self._live:

@@ -11,7 +11,7 @@ import pytest
 from accy_async.backends import RecordingBackend
 from accy_async.backends.cpu import CpuBackend
 from accy_async.dtypes import DType
-from accy_async.errors import AccyError, ExchangeRefused, InvalidType
+from accy_async.errors import AccyError, ExchangeRefused, InvalidType, InvalidValue
 from accy_async.session import Session, open_session
 from tests.attacks.test_bindings import copy_plan
 from tests.harness.scan_chain import PIPELINE
@@ -92,7 +92,7 @@ async def test_what_cannot_be_taken(name: str) -> None:
     async with open_session(backend) as session:
         with pytest.raises(AccyError) as found:
             TAKEN[name](session)
-        assert isinstance(found.value, (InvalidType, ExchangeRefused))
+        assert isinstance(found.value, (InvalidValue, ExchangeRefused))
         assert session.live_objects()["buffers"] == 0
     backend.close()
 

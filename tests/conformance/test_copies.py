@@ -95,10 +95,11 @@ async def test_copy_beyond_the_bounds_changes_nothing(
     buffer = backend.allocate_buffer(16)
     backend.write_buffer(buffer, bytes(range(16)))
     await backend.wait_default_stream()
-    with pytest.raises(InvalidBuffer, match="passes the end"):
+    why = "passes the end" if offset >= 0 else "expected 0 or more"
+    with pytest.raises(InvalidBuffer, match=why):
         backend.write_buffer(buffer, b"\xff" * size, offset_bytes=offset)
     out = bytearray(b"\xaa" * size)
-    with pytest.raises(InvalidBuffer, match="passes the end"):
+    with pytest.raises(InvalidBuffer, match=why):
         backend.read_buffer(buffer, out, offset_bytes=offset)
     assert out == b"\xaa" * size
     assert backend.is_stream_idle()

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore, admit
-from accy_async.backends.devicegraph import GraphRecord
+from accy_async.backends.devicegraph import GraphRecord, GraphRequest
 from accy_async.backends.handles import GraphHandle, Handle, ObjectKind, StreamHandle
 from accy_async.backends.hooks import GraphState
 from accy_async.backends.launch import refuse_foreign
 from accy_async.backends.resources import refuse_destroyed
-from accy_async.errors import CapabilityMismatch, InvalidGraph
+from accy_async.errors import CapabilityMismatch, InvalidGraph, InvalidType
 
 if TYPE_CHECKING:
-    from accy_async.backends.devicegraph import GraphRequest
     from accy_async.backends.guards import GuardOf
     from accy_async.backends.resources import Resource
 
@@ -38,6 +37,8 @@ class Graphs(BackendCore):
         """
         with self._makers:
             self._check("create_graph")
+            if not isinstance(request, GraphRequest):
+                raise InvalidType("create_graph", request, "a GraphRequest")
             if not self.capabilities.device_graphs:
                 raise CapabilityMismatch("create_graph: this device has no graphs")
             with self._lock:

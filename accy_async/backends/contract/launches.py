@@ -11,17 +11,18 @@ from accy_async.backends.launch import (
     NEVER,
     ONCE,
     BoundLaunch,
+    LaunchRequest,
     PreparedLaunch,
     refuse_foreign,
 )
 from accy_async.backends.launcher import GeneralLauncher
 from accy_async.backends.resources import Use, refuse_destroyed
+from accy_async.errors import InvalidType
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import BufferBinding
     from accy_async.backends.hooks import StreamState
-    from accy_async.backends.launch import LaunchRequest
     from accy_async.backends.launcher import Launcher
     from accy_async.dtypes import ScalarArgument
 
@@ -57,6 +58,8 @@ class Launches(BackendCore):
             InvalidBuffer: as for `launch`.
         """
         self._check("launch")
+        if not isinstance(request, LaunchRequest):
+            raise InvalidType("launch", request, "a LaunchRequest")
         request.check_counts()
         self.capabilities.check_geometry(request.geometry, request.artifact.kernel_name)
         with self._lock:

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.kernel import ArtifactRequest, KernelArtifact
+from accy_async.backends.contract.checks import (
+    byte_count,
+    check_range,
+    check_size,
+    check_writable,
+)
+from accy_async.backends.contract.core import advance
+from accy_async.backends.contract.ownership import Ownership
 from accy_async.backends.handles import (
     BufferHandle,
     LoadedArtifact,
@@ -14,20 +22,15 @@ from accy_async.backends.handles import (
     StreamHandle,
 )
 from accy_async.backends.hostmemory import host_bytes
-from accy_async.backends.resources import Resource
 from accy_async.errors import (
     InvalidBuffer,
     InvalidType,
-    InvalidValue,
     OutOfMemory,
     ReadBufferDestinationTooSmall,
 )
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import Guard
-
-from accy_async.backends.contract.core import advance
-from accy_async.backends.contract.ownership import Ownership
 
 __all__ = ["Memory"]
 
@@ -50,6 +53,8 @@ class Memory(Ownership):
             CompilationError: the compiler refused it.
         """
         self._check("create_artifact")
+        if not isinstance(request, ArtifactRequest):
+            raise InvalidType("create_artifact", request, "an ArtifactRequest")
         self.capabilities.check_request(request)
         return self._create(request)
 
@@ -63,6 +68,8 @@ class Memory(Ownership):
         """
         with self._makers:
             self._check("load_artifact")
+            if not isinstance(artifact, KernelArtifact):
+                raise InvalidType("load_artifact", artifact, "a KernelArtifact")
             resource = self._keep(
                 ObjectKind.ARTIFACT,
                 lambda object_id: LoadedArtifact(
@@ -189,14 +196,15 @@ class Memory(Ownership):
                 or the copy would pass the buffer's end.
         """
         self._check("write_buffer")
+        offset = byte_count("write_buffer.offset_bytes", offset_bytes)
         memory = host_bytes(data, writable=False)
         with self._lock:
             resource = self._table.get(buffer)
-            check_range(resource, offset_bytes, memory.byte_size, "write")
+            check_range(resource, offset, memory.byte_size, "write")
             check_writable(resource, "write")
             state = self._stream(stream)
             position = advance(state, resource)
-            self._write(state, position, resource, offset_bytes, memory, guard)
+            self._write(state, position, resource, offset, memory, guard)
         return position
 
     def read_buffer(
@@ -226,23 +234,26 @@ class Memory(Ownership):
         Raises:
             ReadBufferDestinationTooSmall: ``out`` is smaller than ``byte_size``.
             InvalidBuffer: the handle is not alive, ``out`` is not writable or
-                contiguous, or the copy would pass the buffer's end.
+                contiguous, the size is below 0, or the copy would pass the buffer's
+                end.
         """
         self._check("read_buffer")
+        offset = byte_count("read_buffer.offset_bytes", offset_bytes)
         memory = host_bytes(out, writable=True)
         with self._lock:
             resource = self._table.get(buffer)
             if byte_size is not None:
-                if memory.byte_size < byte_size:
+                size = byte_count("read_buffer.byte_size", byte_size)
+                if memory.byte_size < size:
                     raise ReadBufferDestinationTooSmall(
-                        f"reading {byte_size} bytes of {resource.name} into "
+                        f"reading {size} bytes of {resource.name} into "
                         f"{memory.byte_size} bytes"
                     )
-                memory = memory.first(byte_size)
-            check_range(resource, offset_bytes, memory.byte_size, "read")
+                memory = memory.first(size)
+            check_range(resource, offset, memory.byte_size, "read")
             state = self._stream(stream)
             position = advance(state, resource)
-            self._read(state, position, resource, offset_bytes, memory, guard)
+            self._read(state, position, resource, offset, memory, guard)
         return position
 
     def copy_buffer(
@@ -267,13 +278,15 @@ class Memory(Ownership):
             Its position on the stream's timeline.
 
         Raises:
-            InvalidBuffer: a handle is not alive, both are one buffer, or the
-                copy would pass an end.
+            InvalidBuffer: a handle is not alive, both are one buffer, the size is
+                below 0, or the copy would pass an end.
         """
         self._check("copy_buffer")
-        size = source.byte_size if byte_size is None else byte_size
         with self._lock:
             read, written = self._table.get(source), self._table.get(target)
+            size = source.byte_size
+            if byte_size is not None:
+                size = byte_count("copy_buffer.byte_size", byte_size)
             if read is written:
                 raise InvalidBuffer(f"copy of {read.name} over itself")
             check_range(read, 0, size, "copy")
@@ -307,58 +320,26 @@ class Memory(Ownership):
             Its position on the stream's timeline.
 
         Raises:
+            InvalidType: the pattern is no bytes.
             InvalidBuffer: the handle is not alive, the pattern is of another
                 size, or it does not fit ``byte_size`` or the buffer.
         """
         self._check("fill_buffer")
-        size = buffer.byte_size if byte_size is None else byte_size
-        if len(pattern) not in (1, 2, 4, 8) or size % len(pattern):
-            raise InvalidBuffer(
-                f"fill of {size} bytes with a pattern of {len(pattern)}, expected 1, "
-                "2, 4 or 8 that divide it"
-            )
+        if not isinstance(pattern, bytes):
+            raise InvalidType("fill_buffer.pattern", pattern, "bytes")
         with self._lock:
             resource = self._table.get(buffer)
+            size = buffer.byte_size
+            if byte_size is not None:
+                size = byte_count("fill_buffer.byte_size", byte_size)
             check_range(resource, 0, size, "fill")
+            if len(pattern) not in (1, 2, 4, 8) or size % len(pattern):
+                raise InvalidBuffer(
+                    f"fill of {size} bytes with a pattern of {len(pattern)}, expected "
+                    "1, 2, 4 or 8 that divide it"
+                )
             check_writable(resource, "fill")
             state = self._stream(stream)
             position = advance(state, resource)
             self._fill(state, position, resource, pattern, size, guard)
         return position
-
-
-def check_size(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidType(name, value, "an integer")
-    if not 0 <= value < 2**63:
-        raise InvalidBuffer(f"{name}: got {value}, expected 0 or more, below 2**63")
-
-
-def check_memory_limit(kind: str, value: object) -> None:
-    """Refuse what is no limit of a backend's memory.
-
-    Raises:
-        InvalidType, InvalidValue: naming the backend.
-    """
-    if value is None:
-        return
-    name, expected = f"{kind}.memory_limit_bytes", "0 or more, below 2**63, or None"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidType(name, value, expected)
-    if not 0 <= value < 2**63:
-        raise InvalidValue(name, value, expected)
-
-
-def check_range(buffer: Resource, offset: int, size: int, what: str) -> None:
-    capacity = cast("BufferHandle", buffer.handle).byte_size
-    if offset < 0 or offset + size > capacity:
-        raise InvalidBuffer(
-            f"{what} of {size} bytes at offset {offset} passes the end of {buffer.name}"
-        )
-
-
-def check_writable(buffer: Resource, what: str) -> None:
-    if cast("BufferHandle", buffer.handle).is_read_only:
-        raise InvalidBuffer(
-            f"{what} to {buffer.name}: it is another library's, and read-only"
-        )

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.completion import Completion
+from accy_async.backends.contract.checks import byte_count, check_range, check_writable
 from accy_async.backends.contract.core import advance
-from accy_async.backends.contract.memory import check_range, check_writable
 from accy_async.backends.contract.sharing import Sharing
 from accy_async.backends.contract.streams import mark_of
 from accy_async.backends.handles import BufferHandle, EventHandle, StreamHandle
@@ -160,10 +160,12 @@ class Peers(Sharing):
         self._check("copy_to_peer")
         other._check("copy_to_peer")  # noqa: SLF001
         route = self.route_to(other)
-        size = source.byte_size if byte_size is None else byte_size
         with _locked(self, other):
             read = self._table.get(source)
             written = other._table.get(target)  # noqa: SLF001
+            size = source.byte_size
+            if byte_size is not None:
+                size = byte_count("copy_to_peer.byte_size", byte_size)
             check_range(read, 0, size, "copy")
             check_range(written, 0, size, "copy")
             check_writable(written, "copy")

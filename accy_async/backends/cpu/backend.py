@@ -11,7 +11,7 @@ from accy_async.artifact.formats import BackendKind
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.artifact.native.host import core_count
 from accy_async.backends.base import DEFAULT_GRACE_S
-from accy_async.backends.contract.memory import check_memory_limit
+from accy_async.backends.contract.checks import check_grace, check_memory_limit
 from accy_async.backends.cpu.identity import cpu_capabilities
 from accy_async.backends.cpu.kernels import CpuKernel, CpuLaunch, load_kernel
 from accy_async.backends.cpu.memory import CpuAllocator, CpuMemory, borrowed
@@ -27,7 +27,7 @@ from accy_async.backends.cpu.pool import Pace, WorkerPool
 from accy_async.backends.cpu.streams import CpuStream, CpuTimeline
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
-from accy_async.errors import InvalidArtifact, InvalidValue
+from accy_async.errors import InvalidArtifact, InvalidType, InvalidValue
 from accy_async.interop.dlpack import CPU
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ class CpuBackend(CpuPeers):
         index: its number, where a program has several: it is ``cpu:<index>``.
 
     Raises:
-        InvalidValue: ``workers`` below 1, or ``memory_limit_bytes`` or ``index`` below
-            0.
+        InvalidValue: ``workers`` below 1, or ``grace_s``, ``memory_limit_bytes`` or
+            ``index`` below 0.
+        InvalidType: one of them is no number.
     """
 
     loads_block: ClassVar[bool] = True
@@ -78,8 +79,12 @@ class CpuBackend(CpuPeers):
         index: int = 0,
     ) -> None:
         count = core_count() if workers is None else workers
+        expected = "an integer of at least 1, or None"
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise InvalidType("CpuBackend.workers", workers, expected)
         if count < 1:
-            raise InvalidValue("CpuBackend.workers", workers, "at least 1, or None")
+            raise InvalidValue("CpuBackend.workers", workers, expected)
+        check_grace("CpuBackend", grace_s)
         check_memory_limit("CpuBackend", memory_limit_bytes)
         self._capabilities = cpu_capabilities(count, max_streams, index)
         self._allocator = CpuAllocator(memory_limit_bytes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from accy_async.artifact.formats import BackendKind
 from accy_async.backends.base import DEFAULT_GRACE_S
 from accy_async.backends.cleanup import do_all
-from accy_async.backends.contract.memory import check_memory_limit
+from accy_async.backends.contract.checks import check_grace, check_memory_limit
 from accy_async.backends.cuda.conditions import Conditions
 from accy_async.backends.cuda.context import CudaContext
 from accy_async.backends.cuda.debugging import SynchronousDriver
@@ -76,6 +76,7 @@ class CudaBackend(CudaWaiting, CudaLaunching, CudaPeers, CudaExchange, CudaGraph
         memory_limit_bytes: int | None = None,
         debug: bool = False,
     ) -> None:
+        check_grace("CudaBackend", grace_s)
         check_memory_limit("CudaBackend", memory_limit_bytes)
         self._context = CudaContext(device)
         with ExitStack() as undo:

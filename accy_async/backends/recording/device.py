@@ -17,7 +17,11 @@ from accy_async.artifact.formats import (
 from accy_async.artifact.requirements import DeviceFeatures
 from accy_async.backends.base import DEFAULT_GRACE_S, Backend
 from accy_async.backends.capabilities import Capabilities, DeviceIdentity
-from accy_async.backends.contract.memory import check_memory_limit
+from accy_async.backends.contract.checks import (
+    check_grace,
+    check_memory_limit,
+    check_number,
+)
 from accy_async.backends.handles import (
     StreamHandle,
 )
@@ -72,8 +76,20 @@ class RecordingCore(Backend):
         if not isinstance(chosen, ArtifactFormat):
             raise InvalidValue("RecordingBackend.format", format, "an ArtifactFormat")
         self.format = chosen
+        for field, count in (
+            ("fail_load_after_count", fail_load_after_count),
+            ("fail_buffer_allocate_after_count", fail_buffer_allocate_after_count),
+        ):
+            if count is not None:
+                name, expected = (
+                    f"RecordingBackend.{field}",
+                    "an integer from 0, or None",
+                )
+                check_number(name, count, expected, (int,))
+        check_number("RecordingBackend.operation_ns", operation_ns, "a number from 0")
         self.fail_load_after_count = fail_load_after_count
         self.fail_buffer_allocate_after_count = fail_buffer_allocate_after_count
+        check_grace("RecordingBackend", grace_s)
         check_memory_limit("RecordingBackend", memory_limit_bytes)
         self.memory_limit_bytes = memory_limit_bytes
         self.operation_ns = operation_ns

@@ -139,7 +139,7 @@ class RecordingScript(RecordingPeers):
 
     def _take_failure(self, kind: str, handle: Handle | None) -> BaseException | None:
         if self._keeps_records or self.on_call is not None:
-            record = CallRecord(kind, None if handle is None else handle.id)
+            record = CallRecord(kind, getattr(handle, "id", None))
             if self._keeps_records:
                 self.calls.append(record)
             if self.on_call is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from accy_async.artifact.formats import BackendKind
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.base import DEFAULT_GRACE_S
-from accy_async.backends.contract.memory import check_memory_limit
+from accy_async.backends.contract.checks import check_grace, check_memory_limit
 from accy_async.backends.handles import Handle, ObjectKind
 from accy_async.backends.hooks import EventState, StreamState
 from accy_async.backends.vulkan.barriers import Synchronization
@@ -93,6 +93,7 @@ class VulkanBackend(VulkanPeers):
         validation: bool = False,
         debug: bool = False,
     ) -> None:
+        check_grace("VulkanBackend", grace_s)
         check_memory_limit("VulkanBackend", memory_limit_bytes)
         if isinstance(queues, bool) or not isinstance(queues, int):
             raise InvalidType("VulkanBackend.queues", queues, _QUEUES)
