@@ -5,6 +5,7 @@ Bound of scatter_add: 300 roundings of the largest sum there can be.
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 
@@ -132,8 +133,8 @@ def test_sums_are_the_same_bits_for_every_schedule_and_candidate(
     types, given = arguments("f32", (30, 70), 0, (400,), "i32")
     of = function(types, lambda f, x, i, u: f.scatter_add(x, i, u, 0))
     results = []
-    for plain in scatter_schedule_candidates(70, 30, backend=target.backend):
-        schedule = ScatterAddSchedule(threads=plain.threads, segments=plain.segments)
+    for plain in scatter_schedule_candidates(70, 30, 400, backend=target.backend):
+        schedule = ScatterAddSchedule(**attrs.asdict(plain))
         work = kernelize(item("scatter", of), target, schedule)
         results += [run(work, of, given, candidate)[0] for candidate in range(2)]
     for other in results[1:]:

@@ -194,6 +194,18 @@ class Assembly:
             yield self.k.let("task", self.block + number * grid)
 
     @contextmanager
+    def thread_tasks(self, count: int) -> Iterator[Expression]:
+        """The number of each thread's task, of so many in all, in a region of its own.
+
+        A block has one for each of its threads; any number of blocks goes through all.
+        """
+        blocks = self.tasks(ceil_div(count, self.threads))
+        with self.k.region(), self.places.scope(), blocks as block:
+            own = self.k.let("own", block * self.threads + self.thread)
+            with self.k.when(own < count), self.places.scope():
+                yield own
+
+    @contextmanager
     def loop(
         self,
         name: str,

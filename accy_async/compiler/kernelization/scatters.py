@@ -1,21 +1,24 @@
 """Scatters as kernels: each element of the result has one thread that owns it.
 
-A thread owns the elements of one line along the axis, or of one part of it. It copies
-them from the operand, then goes through all indices in their order and applies the
-updates that fall into its part. There are no atomics: the result is the same bits each
-time, sums are added in the order of the updates, and of several updates that set one
-element the last stays, as numpy has it. Indices are read by every thread of a block
-alike, updates by neighbouring threads next to each other; more parts mean more threads,
-and as many readings of all indices.
+* *Alone*: a thread owns the elements of one line along the axis, or of one part of it.
+  It copies them from the operand, then goes through all indices in their order and
+  applies the updates that fall into its part. Indices are read by every thread of a
+  block alike, updates by neighbouring threads next to each other; more parts mean more
+  threads, and as many readings of all indices.
+* *Sorted*: on GPUs, where updates are many, they are first sorted by where they go;
+  `scatterlists` has how.
+
+There are no atomics: the result is the same bits each time, sums are added in the order
+of the updates, and of several updates that set one element the last stays, as numpy has
+it.
 """
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Sequence
 
 from accy_async.artifact.resources import LaunchResourceClass
 from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
-from accy_async.compiler import semantic
 from accy_async.compiler.form import Expression, minimum
 from accy_async.compiler.kernelization import operations
 from accy_async.compiler.kernelization.assembly import (
@@ -24,42 +27,29 @@ from accy_async.compiler.kernelization.assembly import (
     grid_candidates,
     is_cpu,
 )
-from accy_async.compiler.kernelization.lines import around, last_operation
-from accy_async.compiler.kernelization.places import Coordinate
 from accy_async.compiler.kernelization.profile import TargetProfile
+from accy_async.compiler.kernelization.scattercode import ScatterCode, ScatterLines
+from accy_async.compiler.kernelization.scatterlists import can_list, list_steps
 from accy_async.compiler.kernelization.schedules import (
     ScatterAddSchedule,
     ScatterSchedule,
     scatter_schedule_candidates,
 )
-from accy_async.compiler.kernelization.work import KernelizedWork, WorkItem
-from accy_async.compiler.semantic import Function, Operation, ScatterKind
-from accy_async.dtypes import DType
+from accy_async.compiler.kernelization.work import (
+    KernelizedWork,
+    KernelStep,
+    WorkItem,
+)
+from accy_async.compiler.semantic import TensorType
 from accy_async.errors import InvalidType
 
 __all__ = ["kernelize_scatter"]
 
 
-@attrs.frozen
-class _Lines:
-    """The lines of a scatter: ``outer * inner`` of ``extent`` elements."""
-
-    entry: Operation
-    op: semantic.Scatter
-    outer: int
-    extent: int
-    inner: int
-    updates: int
-
-    @property
-    def count(self) -> int:
-        return self.outer * self.inner
-
-
 def kernelize_scatter(
     item: WorkItem, profile: TargetProfile, schedule: ScatterSchedule | None = None
 ) -> KernelizedWork:
-    """The kernel of a scatter, with elementwise work before it.
+    """The kernels of a scatter, with elementwise work before it.
 
     Raises:
         UnsupportedOperation: the function is not elementwise work and a scatter at its
@@ -67,19 +57,41 @@ def kernelize_scatter(
         InvalidType: the schedule is that of a scatter that adds, and the scatter does
             not, or the other way round.
     """
-    lines = _lines(item.function)
-    adds = lines.op.kind is ScatterKind.ADD
+    lines = ScatterLines.of(item.function)
     if schedule is None:
         schedule = scatter_schedule_candidates(
-            lines.count, lines.extent, backend=profile.backend
+            lines.count, lines.extent, lines.updates, backend=profile.backend
         )[0]
-    elif isinstance(schedule, ScatterAddSchedule) is not adds:
-        expected = "a ScatterAddSchedule" if adds else "a ScatterSchedule"
+    elif isinstance(schedule, ScatterAddSchedule) is not lines.adds:
+        expected = "a ScatterAddSchedule" if lines.adds else "a ScatterSchedule"
         raise InvalidType("kernelize.schedule", schedule, expected)
+    scratch: Sequence[TensorType] = ()
+    if schedule.sorts and can_list(lines):
+        steps, scratch = list_steps(item, profile, lines, schedule.threads)
+    else:
+        steps = [_alone(item, profile, lines, schedule)]
+    return KernelizedWork(
+        work_item_id=item.work_item_id,
+        compile_launch=item.kind,
+        op_count=item.op_count,
+        steps=steps,
+        scratch=scratch,
+    )
+
+
+def _alone(
+    item: WorkItem,
+    profile: TargetProfile,
+    lines: ScatterLines,
+    schedule: ScatterSchedule,
+) -> KernelStep:
+    """The one kernel whose threads go through all indices."""
     threadgroup = (schedule.threads, 1, 1)
-    count = item.function.results[0].type.element_count
-    name = "scatter_add" if adds else "scatter"
-    a = Assembly(item, profile, name, threadgroup, element_count=count, updated=adds)
+    count = lines.count * lines.extent
+    name = "scatter_add" if lines.adds else "scatter"
+    a = Assembly(
+        item, profile, name, threadgroup, element_count=count, updated=lines.adds
+    )
     blocks = 0
     if count:
         _Writer(a, lines, schedule).write()
@@ -87,24 +99,15 @@ def kernelize_scatter(
     resources = grid_candidates(
         profile, blocks, threadgroup, LaunchResourceClass.GATHER_SCATTER
     )
-    step = a.step(resources, LaunchTile(kind=LaunchTileKind.ELEMENTWISE))
-    return KernelizedWork(
-        work_item_id=item.work_item_id,
-        compile_launch=item.kind,
-        op_count=item.op_count,
-        steps=(step,),
-    )
-
-
-def _lines(function: Function) -> _Lines:
-    entry, op = last_operation(function, semantic.Scatter)
-    updates = entry.operands[1].type.element_count
-    return _Lines(entry, op, *around(entry.result.shape, op.axis), updates)
+    return a.step(resources, LaunchTile(kind=LaunchTileKind.ELEMENTWISE))
 
 
 class _Writer:
-    def __init__(self, a: Assembly, lines: _Lines, schedule: ScatterSchedule) -> None:
+    def __init__(
+        self, a: Assembly, lines: ScatterLines, schedule: ScatterSchedule
+    ) -> None:
         self.a, self.lines, self.schedule = a, lines, schedule
+        self.code = ScatterCode(a, lines)
         self.segment = ceil_div(lines.extent, schedule.segments)
 
     def write(self) -> None:
@@ -123,9 +126,8 @@ class _Writer:
         left = a.k.let("left", a.left(a.number(lines.count), first))
         line = first + a.thread
         with a.loop("at", begin, end, limit=left) as at:
-            own = self._where(line, at, lines.extent)
-            place = a.places.at(lines.entry.result.shape, own)
-            a.results[0][own] = a.elements.value(lines.entry.operands[0], place)
+            own = self.code.where(line, at, lines.extent)
+            a.results[0][own] = self.code.before(own)
         if not lines.updates:
             return
         bounds = a.number(0), a.number(lines.updates)
@@ -143,13 +145,9 @@ class _Writer:
 
     def _apply(self, update: Expression, line: Expression, at: Expression) -> None:
         """Put one update of a line where it belongs."""
-        a, lines = self.a, self.lines
-        updates = lines.entry.operands[2]
-        given = a.places.at(updates.shape, self._where(line, update, lines.updates))
-        value = a.elements.value(updates, given)
-        where = self._where(line, at, lines.extent)
-        out = a.results[0]
-        if lines.op.kind is ScatterKind.ADD:
+        out, value = self.a.results[0], self.code.update(line, update)
+        where = self.code.where(line, at, self.lines.extent)
+        if self.lines.adds:
             value = operations.combine("sum", out[where], value)
         out[where] = value
 
@@ -157,30 +155,5 @@ class _Writer:
         self, update: Expression, begin: Expression, end: Expression
     ) -> tuple[Expression, Expression]:
         """Whether an update falls into the part, and where in the line."""
-        a = self.a
-        indices = self.lines.entry.operands[1]
-        index = a.elements.value(indices, a.places.at(indices.shape, update))
-        wide = a.k.let(None, index.cast(_wide(index.dtype, a.index)))
-        inside = wide < self.lines.extent
-        if wide.dtype.is_signed:
-            inside = (wide >= 0) & inside
-        at = a.k.let(None, wide.cast(a.index))
-        return a.k.let(None, inside & (at >= begin) & (at < end)), at
-
-    def _where(self, line: Expression, at: Coordinate, extent: int) -> Expression:
-        """The number of a line's element, in the result or in the updates."""
-        a, inner = self.a, self.lines.inner
-        at = a.places.number(at)
-        if inner == 1:
-            return a.k.let(None, line * extent + at)
-        row, column = line / inner, line % inner
-        return a.k.let(None, (row * extent + at) * inner + column)
-
-
-def _wide(dtype: DType, index: DType) -> DType:
-    """A dtype of its sign that holds an index and any number of elements."""
-    if dtype.bits > index.bits:
-        return dtype
-    if dtype.is_signed:
-        return DType.I32 if index is DType.U32 else DType.I64
-    return index
+        inside, at = self.code.target(update)
+        return self.a.k.let(None, inside & (at >= begin) & (at < end)), at

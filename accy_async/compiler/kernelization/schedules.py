@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 _THREADS = integer(1, 1024)
+_SORTED = 8192
+"""Updates of a line from which on a GPU sorts them sooner than it goes through them."""
 
 
 @attrs.frozen
@@ -131,14 +133,28 @@ class GatherSchedule:
 
 @attrs.frozen(kw_only=True)
 class ScatterSchedule:
-    """A scatter: threads of a block, and parts of the axis with a block each.
+    """A scatter: each element has a thread, which applies the element's updates.
 
-    A thread owns the elements of one part of one line along the axis, and applies
-    the updates that fall there in their order: no atomics, the same bits each time.
+    They are applied in their order, without atomics: all schedules give the same bits.
+
+    Attributes:
+        threads: of a block; of the last kernel's where updates are sorted.
+        segments: parts of the axis with blocks of their own, whose threads go through
+            all updates; 1 where updates are sorted.
+        sorts: whether the updates are first sorted by where they go, if there are any.
+
+    Raises:
+        InvalidValue: updates are sorted, and there are several segments.
     """
 
     threads: int = attrs.field(validator=_THREADS)
     segments: int = attrs.field(default=1, validator=integer(1, 65535))
+    sorts: bool = attrs.field(default=False, validator=instances(bool))
+
+    def __attrs_post_init__(self) -> None:
+        if self.sorts and self.segments > 1:
+            name = type(self).__name__
+            raise InvalidValue(f"{name}.segments", self.segments, "1 where it sorts")
 
 
 @attrs.frozen(kw_only=True)
@@ -243,12 +259,17 @@ def gather_schedule_candidates(
 
 
 def scatter_schedule_candidates(
-    lines: int, extent: int, *, backend: BackendKind = BackendKind.CUDA
+    lines: int,
+    extent: int,
+    updates: int,
+    *,
+    backend: BackendKind = BackendKind.CUDA,
 ) -> tuple[ScatterSchedule, ...]:
-    """Schedules for ``lines`` lines of ``extent`` elements along the axis.
+    """Schedules for ``lines`` lines of ``extent`` elements along the axis, best first.
 
     Each part of the axis goes through all indices, so there are no more parts than
-    keep the device busy: some 32,768 threads on a GPU, four blocks on a CPU.
+    keep the device busy: some 32,768 threads on a GPU, four blocks on a CPU. On GPUs
+    it pays to sort them where a line has many updates.
     """
     if backend is BackendKind.CPU:
         threads, wanted = 64, 4 * 64
@@ -259,4 +280,8 @@ def scatter_schedule_candidates(
     blocks = -(-max(lines, 1) // threads)
     segments = max(1, min(wanted // (threads * blocks), extent, 65535))
     options = dict.fromkeys((segments, max(1, segments // 4), 1))
-    return tuple(ScatterSchedule(threads=threads, segments=parts) for parts in options)
+    alone = [ScatterSchedule(threads=threads, segments=parts) for parts in options]
+    if backend is BackendKind.CPU:
+        return tuple(alone)
+    ordered = [ScatterSchedule(threads=128, sorts=True)]
+    return tuple(ordered + alone if updates >= _SORTED else alone + ordered)
