@@ -268,6 +268,32 @@ async def test_what_is_gathered_and_scattered(device: str, dtype: DType) -> None
                     same(result, expected[name], what)
 
 
+@pytest.mark.parametrize(
+    ("device", "adds"),
+    [
+        pytest.param("cuda", False, marks=pytest.mark.gpu),
+        pytest.param("cuda", True, marks=pytest.mark.gpu),
+        pytest.param("vulkan", True, marks=pytest.mark.vulkan),
+    ],
+)
+async def test_many_updates_are_scattered_in_their_order(
+    device: str, adds: bool
+) -> None:
+    """So many that GPUs sort them: sums have the bits of numpy's, one after another."""
+    draw = np.random.default_rng(5)
+    x, u = (draw.standard_normal((n, 3)).astype(np.float32) for n in (5000, 9000))
+    at = draw.integers(-10, 5010, 9000).astype(np.int32)
+    at[::3] = 7
+
+    def function(x: Any, at: Any, u: Any) -> dict[str, Any]:
+        scatter = tensor.scatter_add if adds else tensor.scatter
+        return {"scattered": scatter(x, at, u, 0)}
+
+    async with open_session(device) as session:
+        results = await called(session, function, DType.F32, x, at, u)
+    np.testing.assert_array_equal(results["scattered"], moved(x, at, u, 0, adds=adds))
+
+
 @each_device
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 async def test_row_sparse_cross_entropy(device: str, dtype: DType) -> None:

@@ -1,5 +1,7 @@
 """Gathers and scatters against the reference, to the bit but for sums of floats.
 
+Scatters that sort their updates give the bits of those that do not.
+
 Bound of scatter_add: 300 roundings of the largest sum there can be.
 """
 
@@ -17,9 +19,10 @@ from accy_async.compiler.kernelization.schedules import (
     gather_schedule_candidates,
     scatter_schedule_candidates,
 )
+from accy_async.compiler.kernelization.sorts import Sort
 from accy_async.compiler.semantic import TensorType
 from accy_async.dtypes import DType
-from accy_async.errors import InvalidType, UnsupportedOperation
+from accy_async.errors import InvalidType, InvalidValue, UnsupportedOperation
 from tests.kernelization.harness import (
     CPU,
     CUDA,
@@ -141,6 +144,74 @@ def test_sums_are_the_same_bits_for_every_schedule_and_candidate(
         np.testing.assert_array_equal(results[0], other)
 
 
+SORTED = [
+    ("f32", (30, 70), 0, (400,), "i32"), ("f16", (3, 70, 5), 1, (2, 50), "i64"),
+    ("bool", (5000,), 0, (300,), "u16"), ("i8", (1, 3), 0, (700,), "i8"),
+    ("u64", (4, 1, 3), 1, (6,), "u8"), ("f64", (2, 90), 1, (1,), "u64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "shape", "axis", "at", "indices"), SORTED)
+def test_sorted_updates_give_the_bits_of_updates_in_their_order(
+    dtype: str, shape: tuple[int, ...], axis: int, at: tuple[int, ...], indices: str
+) -> None:
+    types, given = arguments(dtype, shape, axis, at, indices)
+    # Numbers of 64 bits, and of 32.
+    for kind, make, target in (
+        ("scatter", ScatterSchedule, CPU),
+        ("scatter_add", ScatterAddSchedule, CUDA),
+    )[: 1 if dtype == "bool" else 2]:
+        of = function(
+            types, lambda f, x, i, u, k=kind: getattr(f, k)(x, f.neg(f.neg(i)), u, axis)
+        )
+        alone = kernelize(item("scatter", of), target, make(threads=32))
+        work = kernelize(item("scatter", of), target, make(threads=64, sorts=True))
+        assert len(work.steps) > len(alone.steps) == 1
+        (expected,), (actual,) = (run(w, of, given, candidate=1) for w in (alone, work))
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_scatters_of_many_updates_on_gpus_are_sorted() -> None:
+    for count, target, sorts in (
+        (2**20, CUDA, True), (2**20, VULKAN, True), (2**20, CPU, False),
+        (512, CUDA, False),
+    ):  # fmt: skip
+        of = function(
+            [f"f32[{2**20}]", f"i32[{count}]", f"f32[{count}]"],
+            lambda f, x, i, u: f.scatter(x, i, u, 0),
+        )
+        work = kernelize(item("scatter", of), target)
+        assert (len(work.steps) > 1) is sorts
+        words = sum(type.byte_size for type in work.scratch) / 4
+        assert words <= 6.5 * count + 2**20 + 1
+
+
+def test_nothing_is_sorted_where_there_is_nothing() -> None:
+    for types in (
+        ["f32[0]", "i32[3]", "f32[3]"],
+        ["f32[3]", "i32[0]", "f32[0]"],
+        ["f32[3,0]", "i32[2]", "f32[2,0]"],
+    ):
+        work = check(
+            "scatter",
+            types,
+            lambda f, x, i, u: f.scatter(x, i, u, 0),
+            target=CUDA,
+            schedule=ScatterSchedule(threads=32, sorts=True),
+        )
+        assert len(work.steps) == 1
+
+
+def test_digits_are_of_the_least_base_that_takes_no_pass_more() -> None:
+    for bound in (1, 2, 64, 65, 4096, 4097, 33**4, 33**4 + 1, 2**20, 2**30):
+        sort = Sort(count=1000, bound=bound)
+        assert 1 <= sort.base <= 64
+        assert (sort.base - 1) ** sort.passes < bound <= sort.base**sort.passes
+        assert bound > 64 ** (sort.passes - 1) or sort.passes == 1
+        assert sort.base**sort.passes <= 2**32
+        assert (sort.stretches - 1) * sort.each < 1000 <= sort.stretches * sort.each
+
+
 def test_every_gather_schedule_with_work_around() -> None:
     for target in TARGETS:
         for schedule in gather_schedule_candidates(900, backend=target.backend):
@@ -163,6 +234,8 @@ def test_wrong_schedules_and_functions_are_refused() -> None:
         kernelize(item("scatter", sets), CPU, ScatterAddSchedule(threads=32))
     with pytest.raises(InvalidType, match="ScatterSchedule"):
         kernelize(item("scatter", sets), CPU, GatherSchedule(threads=32))
+    with pytest.raises(InvalidValue, match=r"ScatterAddSchedule\.segments"):
+        ScatterAddSchedule(threads=32, segments=2, sorts=True)
     after = function(types, lambda f, x, i, u: f.neg(f.scatter(x, i, u, 0)))
     with pytest.raises(UnsupportedOperation, match="its only result"):
         kernelize(item("scatter", after), CPU)

@@ -59,6 +59,11 @@ KINDS: list[tuple[str, list[str], Make]] = [
         ["f32[50]", "u32[7]", "f32[7]"],
         lambda f, a, i, u: f.scatter(a, i, u, 0),
     ),
+    (
+        "scatter",
+        ["f16[50,30]", "i64[70000]", "f16[70000,30]"],
+        lambda f, a, i, u: f.scatter_add(a, i, u, 0),
+    ),
 ]  # fmt: skip
 
 
