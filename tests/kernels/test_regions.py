@@ -7,7 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from accy_async.compiler.form import Kernel, KernelBuilder, constant, select
+from accy_async.compiler.form import (
+    BinaryOperation,
+    Kernel,
+    KernelBuilder,
+    constant,
+    select,
+)
 from accy_async.dtypes import DType
 from tests.compiler.harness import Array, compiled
 from tests.kernels.places import (
@@ -58,6 +64,41 @@ def test_thread_variables_start_at_zero_and_live_across_regions(place: Place) ->
     place.run_once(k.build(), [result], grid=2)
     ids = np.arange(32, dtype=np.uint32)
     np.testing.assert_array_equal(result, np.tile(3 * ids + 1000 * (ids < 5), 2))
+
+
+COMBINED: dict[BinaryOperation, np.ufunc] = {
+    BinaryOperation.ADD: np.add,
+    BinaryOperation.MINIMUM: np.minimum,
+    BinaryOperation.MAXIMUM: np.maximum,
+    BinaryOperation.AND: np.bitwise_and,
+    BinaryOperation.OR: np.bitwise_or,
+    BinaryOperation.XOR: np.bitwise_xor,
+}
+
+
+@with_dtypes((I32, U32), EVERYWHERE)
+def test_threads_of_all_blocks_combine_elements(place: Place, dtype: DType) -> None:
+    k = KernelBuilder("combined", threadgroup=(64, 1, 1))
+    out, source = (
+        k.buffer("out", dtype, "read_write"),
+        k.buffer("a", dtype, "read_only"),
+    )
+    with k.region():
+        at = k.let("at", k.block_x * 64 + k.thread)
+        value = source[at]
+        for column, operation in enumerate(COMBINED):
+            with k.when((at % 7).differs(column)):
+                out.combine(operation, at % 5 * 6 + column, value)
+    draw = np.random.default_rng(1)
+    low, high = int(dtype.minimum), int(dtype.maximum)
+    a = draw.integers(low, high, 3 * 64, dtype=dtype.numpy, endpoint=True)
+    result = draw.integers(low, high, (5, 6), dtype=dtype.numpy, endpoint=True)
+    expected, numbers = result.copy(), np.arange(len(a))
+    for column, combine in enumerate(COMBINED.values()):
+        taken = numbers % 7 != column
+        combine.at(expected[:, column], numbers[taken] % 5, a[taken])
+    assert place.run_once(k.build(), [result, a], grid=3) == 0
+    np.testing.assert_array_equal(result, expected)
 
 
 ACTIVE = {

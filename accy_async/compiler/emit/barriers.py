@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import attrs
 
 from accy_async.compiler.form import (
+    Combine,
     Constant,
     Expression,
     For,
@@ -189,7 +190,7 @@ class _Planner:
         touched = _Touched()
         for statement in every_statement(body):
             touched |= self._reads(evaluated_by(statement))
-            if isinstance(statement, Store):
+            if isinstance(statement, (Store, Combine)):
                 touched |= _Touched(writes=frozenset({self._piece(statement.array)}))
         return touched
 

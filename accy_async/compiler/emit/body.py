@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from accy_async.compiler.emit import arithmetic
 from accy_async.compiler.emit.approximate import FAST_FLAGS
+from accy_async.compiler.emit.atomics import ATOMIC_WORDS
 from accy_async.compiler.emit.metadata import Metadata
 from accy_async.compiler.emit.writer import (
     FunctionWriter,
@@ -27,6 +28,7 @@ from accy_async.compiler.form import (
     Builtin,
     BuiltinKind,
     Cast,
+    Combine,
     Compare,
     Constant,
     Declare,
@@ -83,6 +85,9 @@ class KernelBody(ABC):
         self._builtins: dict[BuiltinKind, str] = {}
         self._shared = {array.name for array in kernel.shared}
 
+    _scope = ""
+    """Who else may combine what a thread combines, in LLVM's words; "" for all."""
+
     @abstractmethod
     def _assert(self, statement: Assert) -> None:
         """End the thread where the condition is false."""
@@ -108,6 +113,8 @@ class KernelBody(ABC):
                 self._assign(statement.name, statement.value)
             case Store():
                 self._store(statement)
+            case Combine():
+                self._combine(statement)
             case Assert():
                 self._assert(statement)
             case If():
@@ -127,6 +134,17 @@ class KernelBody(ABC):
         dtype = self._arrays[statement.array][1]
         result = self._value(statement.value)
         self._write(dtype, result, self._element(statement.array, statement.index))
+
+    def _combine(self, statement: Combine) -> None:
+        dtype, result = statement.value.dtype, self._value(statement.value)
+        word = ATOMIC_WORDS[statement.operation]
+        if word in ("min", "max") and not dtype.is_signed:
+            word = f"u{word}"
+        element = self._element(statement.array, statement.index)
+        self._writer.act(
+            f"atomicrmw {word} {element}, {value_type(dtype)} {result} "
+            f"{self._scope}monotonic, align {dtype.size_bytes}"
+        )
 
     def _if(self, statement: If) -> None:
         writer = self._writer

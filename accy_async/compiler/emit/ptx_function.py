@@ -57,6 +57,8 @@ class PtxFunction(KernelBody):
         number: of the kernel's attributes in the module.
     """
 
+    _scope = 'syncscope("device") '
+
     def __init__(
         self, kernel: Kernel, externals: set[str], metadata: Metadata, *, number: int
     ) -> None:

@@ -60,6 +60,7 @@ from accy_async.compiler.form.products import (
 from accy_async.compiler.form.statements import (
     Assert,
     Assign,
+    Combine,
     Declare,
     For,
     If,
@@ -80,6 +81,7 @@ __all__ = [
     "Builtin",
     "BuiltinKind",
     "Cast",
+    "Combine",
     "Compare",
     "Comparison",
     "Constant",

@@ -43,6 +43,7 @@ from accy_async.compiler.form.kernel import (
     SharedArray,
     ThreadVariable,
 )
+from accy_async.compiler.form.operations import BinaryOperation
 from accy_async.compiler.form.operators import refused_ufunc
 from accy_async.compiler.form.refusals import (
     NO_PYTHON_NUMBER,
@@ -53,6 +54,7 @@ from accy_async.compiler.form.refusals import (
 from accy_async.compiler.form.statements import (
     Assert,
     Assign,
+    Combine,
     Declare,
     For,
     If,
@@ -101,6 +103,13 @@ class ArrayHandle(NoOperand):
     def at(self, index: Operand) -> Expression:
         """The load as an expression, made where the statement using it runs."""
         return Load(self.name, self.dtype, constant(DType.U64, index))
+
+    def combine(
+        self, operation: BinaryOperation, index: Operand, value: Operand
+    ) -> None:
+        """Combine an element with a value, as other threads may do; see `Combine`."""
+        at, given = constant(DType.U64, index), constant(self.dtype, value)
+        self._builder.append(Combine(operation, self.name, at, given))
 
 
 @refuses(

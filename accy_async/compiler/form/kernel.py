@@ -11,7 +11,9 @@ other's writes within one launch.
 Rules on memory, which the author keeps and nothing checks:
 
 * Within a region, a thread may read only elements that no other thread of the
-  launch writes in that region, and no two threads write one element. Different
+  launch writes in that region, and no two threads write one element. What threads
+  combine (`Combine`) they may all combine, by one operation, and do nothing else
+  with in that launch. Different
   buffers of one launch may overlap or be the same memory as long as this holds
   for the memory: adding in place is fine, a shifted overlap is a race.
 * A uniform load (outside regions) sees all writes of the regions before it and
@@ -20,10 +22,11 @@ Rules on memory, which the author keeps and nothing checks:
   variable holds zero.
 * Indices stay within their arrays.
 
-Because threads cannot combine values but through named elements, and floats are
-never reassociated, the order of every sum is the one the kernel writes down: a
-result is the same to the bit on every device, `operations` names the
-exceptions. Kernels that say to be approximate promise less, see `Kernel`.
+Because threads cannot combine values but through named elements, or as integers
+whose order does not show, and floats are never reassociated, the order of every sum
+is the one the kernel writes down: a result is the same to the bit on every device,
+`operations` names the exceptions. Kernels that say to be approximate promise less,
+see `Kernel`.
 """
 
 from __future__ import annotations
@@ -165,7 +168,7 @@ class Kernel:
             self.body,
             arrays={
                 **{b.name: (b.dtype, b.access) for b in self.buffers},
-                **{s.name: (s.dtype, "read_write") for s in self.shared},
+                **{s.name: (s.dtype, "shared") for s in self.shared},
             },
             uniform={s.name: s.dtype for s in self.scalars},
             thread={v.name: v.dtype for v in self.thread_variables},

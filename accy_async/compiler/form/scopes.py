@@ -14,6 +14,7 @@ from accy_async.compiler.form.products import TileProduct
 from accy_async.compiler.form.statements import (
     Assert,
     Assign,
+    Combine,
     Declare,
     For,
     If,
@@ -44,7 +45,7 @@ def check_kernel_body(
 
     Args:
         body: the kernel's statements.
-        arrays: dtype and access of every buffer and shared array.
+        arrays: dtype and access of every buffer, and of every ``shared`` array.
         uniform: the scalar parameters.
         thread: the thread variables that live across regions.
         threads: of a block.
@@ -127,7 +128,7 @@ class _Checker:
                 self._region(statement, scope, depth)
             case TileProduct():
                 self._product(statement, scope)
-            case Store() | Assert():
+            case Store() | Combine() | Assert():
                 self._effect(statement, scope)
             case _:
                 raise InvalidType(
@@ -178,7 +179,7 @@ class _Checker:
         if len(set(product.sums)) != len(product.sums):
             raise InvalidValue("TileProduct.sums", product.sums, "each name once")
 
-    def _effect(self, statement: Store | Assert, scope: _Scope) -> None:
+    def _effect(self, statement: Store | Combine | Assert, scope: _Scope) -> None:
         kind = type(statement).__name__
         if not scope.in_region:
             raise InvalidValue(kind, "uniform code", "a region around it")
@@ -188,9 +189,12 @@ class _Checker:
         self._expression(statement.index, scope)
         self._expression(statement.value, scope)
         dtype = self._array(statement.array, "read_only", "written")
+        if isinstance(statement, Combine):
+            self._array(statement.array, "write_only", "read")
+            self._array(statement.array, "shared", "combined: no shared array")
         if statement.value.dtype is not dtype:
             raise InvalidType(
-                f"Store to {statement.array}", statement.value.dtype, dtype.value
+                f"{kind} to {statement.array}", statement.value.dtype, dtype.value
             )
 
     def _array(self, name: str, refused: str, verb: str) -> DType:

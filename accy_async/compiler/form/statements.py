@@ -3,8 +3,8 @@
 A kernel's body is *uniform*: every thread of a block runs it alike. It holds
 `Let`, `Declare`, `Assign`, `If` and `For` on uniform values, and `Region`s. A
 region's body is *per thread*: it holds `Let`, `Declare`, `Assign`, `If`, `For`,
-`Store` and `Assert`, and no region. `accy_async.compiler.form.kernel` states the
-rules on memory.
+`Store`, `Combine` and `Assert`, and no region. `accy_async.compiler.form.kernel`
+states the rules on memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from accy_async.compiler.form.expressions import (
     IDENTIFIER,
     Expression,
 )
+from accy_async.compiler.form.operations import BinaryOperation
+from accy_async.dtypes import DType
 from accy_async.errors import InvalidType
-from accy_async.values import instances, integer, optional, text, tuple_of
+from accy_async.values import instances, integer, one_of, optional, text, tuple_of
 
 __all__ = [
     "Assert",
     "Assign",
+    "Combine",
     "Declare",
     "For",
     "If",
@@ -81,6 +84,40 @@ class Store(Statement):
 
     def __attrs_post_init__(self) -> None:
         require_integer(f"index of {self.array}", self.index)
+
+
+@attrs.frozen
+class Combine(Statement):
+    """Combine an element of a buffer with a value in one step.
+
+    Any threads of a launch may combine one element, by one operation and in any order:
+    nothing comes between a step's reading and its writing. Elements are integers of 32
+    bits, and operations those whose outcome does not depend on the order: sums, which
+    wrap, the least, the greatest, and those of bits.
+    """
+
+    operation: BinaryOperation = attrs.field(
+        validator=one_of(
+            (
+                BinaryOperation.ADD,
+                BinaryOperation.MINIMUM,
+                BinaryOperation.MAXIMUM,
+                BinaryOperation.AND,
+                BinaryOperation.OR,
+                BinaryOperation.XOR,
+            )
+        )
+    )
+    array: str = attrs.field(validator=_name)
+    index: Expression = attrs.field(validator=_value)
+    value: Expression = attrs.field(validator=_value)
+
+    def __attrs_post_init__(self) -> None:
+        require_integer(f"index of {self.array}", self.index)
+        if self.value.dtype not in (DType.I32, DType.U32):
+            raise InvalidType(
+                f"Combine of {self.array}", f"{self.value.dtype}", "i32 or u32"
+            )
 
 
 @attrs.frozen

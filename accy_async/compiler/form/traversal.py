@@ -10,6 +10,7 @@ from accy_async.compiler.form.products import TileProduct
 from accy_async.compiler.form.statements import (
     Assert,
     Assign,
+    Combine,
     Declare,
     For,
     If,
@@ -28,7 +29,7 @@ def evaluated_by(statement: Statement) -> list[Expression]:
     match statement:
         case Let() | Declare() | Assign():
             return [statement.value]
-        case Store():
+        case Store() | Combine():
             return [statement.index, statement.value]
         case If() | Assert():
             return [statement.condition]

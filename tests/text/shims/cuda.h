@@ -31,6 +31,19 @@ static inline double __longlong_as_double(long long a) {
     return reinterpret<double>(a);
 }
 
+#define ATOMIC(name, step)                                           \
+    template <typename T>                                            \
+    static inline void name(T *at, T x) {                            \
+        combine(at, x, [](T a, T b) { return step; });               \
+    }
+ATOMIC(atomicAdd, T(unsigned(a) + unsigned(b)))
+ATOMIC(atomicMin, b < a ? b : a)
+ATOMIC(atomicMax, a < b ? b : a)
+ATOMIC(atomicAnd, a & b)
+ATOMIC(atomicOr, a | b)
+ATOMIC(atomicXor, a ^ b)
+#undef ATOMIC
+
 // PTX's min and max know that -0 < +0.
 template <typename T>
 static inline T lesser(T a, T b) {

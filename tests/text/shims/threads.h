@@ -54,6 +54,14 @@ static int run_grid(const unsigned *grid, place size, Body body) {
     return status;
 }
 
+template <typename T, typename Step>
+static inline void combine(T *at, T x, Step step) {
+    T before = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(at, &before, step(before, x), true,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
 template <typename To, typename From>
 static inline To reinterpret(From from) {
     static_assert(sizeof(To) == sizeof(From));

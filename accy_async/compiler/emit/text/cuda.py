@@ -133,6 +133,9 @@ class _CudaPrinter(KernelPrinter):
     def barrier(self) -> str:
         return "__syncthreads();"
 
+    def combine(self, word: str, place: str, value: str, kind: str) -> str:
+        return f"atomic{word.title()}(&{place}, {value});"
+
     def fail(self, code: int) -> list[str]:
         place = f'"accy_async kernel", {code}, "{self.kernel.name}", 1'
         return [f'__assertfail("code {code}", {place});']

@@ -107,6 +107,9 @@ class _GlslPrinter(KernelPrinter):
     def barrier(self) -> str:
         return "meet();"
 
+    def combine(self, word: str, place: str, value: str, kind: str) -> str:
+        return f"atomic{word.title()}({place}, {value});"
+
     def _meet(self) -> list[str]:
         """The function at which the threads of a block meet, if they do."""
         if not (self.plan.before or self.plan.within):

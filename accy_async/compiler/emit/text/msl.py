@@ -96,6 +96,10 @@ class _MslPrinter(KernelPrinter):
             flags += " | mem_flags::mem_device"
         return f"threadgroup_barrier({flags});"
 
+    def combine(self, word: str, place: str, value: str, kind: str) -> str:
+        arguments = f"(device atomic_{kind} *)&{place}, {value}, memory_order_relaxed"
+        return f"atomic_fetch_{word}_explicit({arguments});"
+
     def fail(self, code: int) -> list[str]:
         store = f"atomic_store_explicit(status, {code}u, memory_order_relaxed);"
         return [store, "stopped = true;"]

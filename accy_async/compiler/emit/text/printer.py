@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from accy_async.compiler.emit.atomics import ATOMIC_WORDS
 from accy_async.compiler.emit.barriers import plan_barriers
 from accy_async.compiler.emit.text.dialect import Dialect, unsigned
 from accy_async.compiler.emit.text.names import Names
@@ -22,6 +23,7 @@ from accy_async.compiler.form import (
     Builtin,
     BuiltinKind,
     Cast,
+    Combine,
     Compare,
     Constant,
     Declare,
@@ -86,6 +88,17 @@ class KernelPrinter(ABC):
         """The statement at which the threads of a block meet."""
 
     @abstractmethod
+    def combine(self, word: str, place: str, value: str, kind: str) -> str:
+        """The statement that combines a buffer's element with a value in one step.
+
+        Args:
+            word: the operation's, of `ATOMIC_WORDS`.
+            place: the element.
+            value: what it is combined with.
+            kind: the type of both.
+        """
+
+    @abstractmethod
     def fail(self, code: int) -> list[str]:
         """The statements that report a failed assertion."""
 
@@ -147,6 +160,8 @@ class KernelPrinter(ABC):
                 self.line(f"{self.names.of(name)} = {bare(self.value(value))};")
             case Store():
                 self._store(statement)
+            case Combine():
+                self._combine(statement)
             case Assert(condition=condition, code=code):
                 with self.block(f"if (!{self.value(condition)})"):
                     for line in self.fail(code):
@@ -177,6 +192,12 @@ class KernelPrinter(ABC):
         if element != self.dialect.register(dtype):
             text = f"{element}({bare(text)})"
         self.line(f"{place} = {bare(text)};")
+
+    def _combine(self, statement: Combine) -> None:
+        place = self._element(statement.array, statement.index)
+        value = bare(self.value(statement.value))
+        kind = self.operations.register(statement.value.dtype)
+        self.line(self.combine(ATOMIC_WORDS[statement.operation], place, value, kind))
 
     def _if(self, statement: If) -> None:
         with self.block(f"if ({bare(self.value(statement.condition))})"):
