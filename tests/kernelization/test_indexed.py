@@ -1,6 +1,6 @@
 """Gathers and scatters against the reference, to the bit but for sums of floats.
 
-Scatters that sort their updates give the bits of those that do not.
+Scatters that look at each update once give the bits of those that look at it often.
 
 Bound of scatter_add: 300 roundings of the largest sum there can be.
 """
@@ -144,15 +144,16 @@ def test_sums_are_the_same_bits_for_every_schedule_and_candidate(
         np.testing.assert_array_equal(results[0], other)
 
 
-SORTED = [
+BY_UPDATE = [
     ("f32", (30, 70), 0, (400,), "i32"), ("f16", (3, 70, 5), 1, (2, 50), "i64"),
     ("bool", (5000,), 0, (300,), "u16"), ("i8", (1, 3), 0, (700,), "i8"),
     ("u64", (4, 1, 3), 1, (6,), "u8"), ("f64", (2, 90), 1, (1,), "u64"),
+    ("i32", (3, 9, 5), 1, (80,), "i16"), ("u32", (5000,), 0, (70,), "u32"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("dtype", "shape", "axis", "at", "indices"), SORTED)
-def test_sorted_updates_give_the_bits_of_updates_in_their_order(
+@pytest.mark.parametrize(("dtype", "shape", "axis", "at", "indices"), BY_UPDATE)
+def test_scatters_by_update_give_the_bits_of_updates_in_their_order(
     dtype: str, shape: tuple[int, ...], axis: int, at: tuple[int, ...], indices: str
 ) -> None:
     types, given = arguments(dtype, shape, axis, at, indices)
@@ -165,28 +166,33 @@ def test_sorted_updates_give_the_bits_of_updates_in_their_order(
             types, lambda f, x, i, u, k=kind: getattr(f, k)(x, f.neg(f.neg(i)), u, axis)
         )
         alone = kernelize(item("scatter", of), target, make(threads=32))
-        work = kernelize(item("scatter", of), target, make(threads=64, sorts=True))
+        work = kernelize(item("scatter", of), target, make(threads=64, by_update=True))
         assert len(work.steps) > len(alone.steps) == 1
         (expected,), (actual,) = (run(w, of, given, candidate=1) for w in (alone, work))
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_scatters_of_many_updates_on_gpus_are_sorted() -> None:
-    for count, target, sorts in (
-        (2**20, CUDA, True), (2**20, VULKAN, True), (2**20, CPU, False),
-        (512, CUDA, False),
+@pytest.mark.parametrize("target", [CUDA, VULKAN], ids=lambda t: t.format)
+def test_scatters_of_many_updates_on_gpus_go_by_update(target: TargetProfile) -> None:
+    count = 2**20
+    for kind, dtype, steps, words in (
+        ("scatter", "bool", 3, count), ("scatter_add", "u32", 2, 0),
+        ("scatter_add", "f32", 19, 7.5 * count),
     ):  # fmt: skip
-        of = function(
-            [f"f32[{2**20}]", f"i32[{count}]", f"f32[{count}]"],
-            lambda f, x, i, u: f.scatter(x, i, u, 0),
-        )
-        work = kernelize(item("scatter", of), target)
-        assert (len(work.steps) > 1) is sorts
-        words = sum(type.byte_size for type in work.scratch) / 4
-        assert words <= 6.5 * count + 2**20 + 1
+        for updates, device in ((count, target), (300, target), (count, CPU)):
+            of = function(
+                [f"{dtype}[{count}]", f"i32[{updates}]", f"{dtype}[{updates}]"],
+                lambda f, x, i, u, k=kind: getattr(f, k)(x, i, u, 0),
+            )
+            work = kernelize(item("scatter", of), device)
+            if updates < count or device is CPU:
+                assert len(work.steps) == 1
+                continue
+            assert len(work.steps) == steps
+            assert sum(type.byte_size for type in work.scratch) <= 4 * words
 
 
-def test_nothing_is_sorted_where_there_is_nothing() -> None:
+def test_one_kernel_is_enough_where_there_is_nothing_to_do() -> None:
     for types in (
         ["f32[0]", "i32[3]", "f32[3]"],
         ["f32[3]", "i32[0]", "f32[0]"],
@@ -197,7 +203,7 @@ def test_nothing_is_sorted_where_there_is_nothing() -> None:
             types,
             lambda f, x, i, u: f.scatter(x, i, u, 0),
             target=CUDA,
-            schedule=ScatterSchedule(threads=32, sorts=True),
+            schedule=ScatterSchedule(threads=32, by_update=True),
         )
         assert len(work.steps) == 1
 
@@ -235,7 +241,7 @@ def test_wrong_schedules_and_functions_are_refused() -> None:
     with pytest.raises(InvalidType, match="ScatterSchedule"):
         kernelize(item("scatter", sets), CPU, GatherSchedule(threads=32))
     with pytest.raises(InvalidValue, match=r"ScatterAddSchedule\.segments"):
-        ScatterAddSchedule(threads=32, segments=2, sorts=True)
+        ScatterAddSchedule(threads=32, segments=2, by_update=True)
     after = function(types, lambda f, x, i, u: f.neg(f.scatter(x, i, u, 0)))
     with pytest.raises(UnsupportedOperation, match="its only result"):
         kernelize(item("scatter", after), CPU)

@@ -64,7 +64,7 @@ OPTIONS = FragmentCompilerOptions(
     kernel_call_registry=registry(),
     matrix_product_schedule=MatrixProductSchedule(thread_blocks=Threads2D(8, 4)),
     gather_schedule=GatherSchedule(threads=64),
-    scatter_schedule=ScatterSchedule(threads=64, sorts=True),
+    scatter_schedule=ScatterSchedule(threads=64, by_update=True),
     scatter_add_schedule=ScatterAddSchedule(threads=64, segments=3),
     generated_scan_schedule_tuning_artifact=encode_schedule_tuning_artifact(
         "generated_scan", [RECORD]

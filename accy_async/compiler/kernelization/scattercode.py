@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
+from accy_async.artifact.resources import LaunchResourceClass
+from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
 from accy_async.compiler import semantic
 from accy_async.compiler.form import Expression
-from accy_async.compiler.kernelization.assembly import Assembly
+from accy_async.compiler.kernelization.assembly import (
+    Assembly,
+    ceil_div,
+    grid_candidates,
+)
 from accy_async.compiler.kernelization.lines import around, last_operation
 from accy_async.compiler.kernelization.places import Coordinate
-from accy_async.compiler.semantic import Function, Operation, ScatterKind
+from accy_async.compiler.kernelization.profile import TargetProfile
+from accy_async.compiler.kernelization.work import BufferOrigin, KernelStep, WorkItem
+from accy_async.compiler.semantic import Function, Operation, ScatterKind, TensorType
 from accy_async.dtypes import DType
 
-__all__ = ["ScatterCode", "ScatterLines"]
+__all__ = ["ScatterCode", "ScatterLines", "ScatterWork", "words"]
 
 
 @attrs.frozen
@@ -50,6 +60,11 @@ class ScatterLines:
         """Whether updates are added rather than put."""
         return self.op.kind is ScatterKind.ADD
 
+    @property
+    def name(self) -> str:
+        """What the kernel that gives the result does."""
+        return "scatter_add" if self.adds else "scatter"
+
 
 class ScatterCode:
     """Computes a scatter's elements and updates, and where those go."""
@@ -62,11 +77,14 @@ class ScatterCode:
         operand = self.lines.entry.operands[0]
         return self.a.elements.value(operand, self.a.places.at(operand.shape, own))
 
-    def update(self, line: Expression, number: Expression) -> Expression:
-        """One of a line's updates."""
+    def update(self, own: Expression) -> Expression:
+        """The update of that number, of those of all lines."""
         updates = self.lines.entry.operands[2]
-        own = self.where(line, number, self.lines.updates)
         return self.a.elements.value(updates, self.a.places.at(updates.shape, own))
+
+    def update_of(self, line: Expression, number: Expression) -> Expression:
+        """One of a line's updates."""
+        return self.update(self.where(line, number, self.lines.updates))
 
     def target(self, update: Expression) -> tuple[Expression, Expression]:
         """Whether an update falls onto the axis, and where; elsewhere any number."""
@@ -78,6 +96,15 @@ class ScatterCode:
             inside = (wide >= 0) & inside
         return inside, a.k.let(None, wide.cast(a.index))
 
+    def place(self, own: Expression, extent: int) -> tuple[Expression, Expression]:
+        """The line of an element, of the result or of the updates, and where in it."""
+        places, inner = self.a.places, self.lines.inner
+        row = places.quotient(own, extent * inner)
+        at = places.remainder(places.quotient(own, inner), extent)
+        column = places.remainder(own, inner)
+        line = places.add(places.multiply(row, inner), column)
+        return self.a.k.let("line", places.number(line)), places.number(at)
+
     def where(self, line: Expression, at: Coordinate, extent: int) -> Expression:
         """The number of a line's element, in the result or in the updates."""
         a, inner = self.a, self.lines.inner
@@ -86,6 +113,70 @@ class ScatterCode:
             return a.k.let(None, line * extent + at)
         row, column = line / inner, line % inner
         return a.k.let(None, (row * extent + at) * inner + column)
+
+    def step(self, count: int) -> KernelStep:
+        """The kernel, whose threads have one of so many tasks each."""
+        a = self.a
+        resources = grid_candidates(
+            a.profile,
+            ceil_div(count, a.threads),
+            (a.threads, 1, 1),
+            LaunchResourceClass.GATHER_SCATTER,
+        )
+        return a.step(resources, LaunchTile(kind=LaunchTileKind.ELEMENTWISE))
+
+
+@attrs.frozen
+class ScatterWork:
+    """A scatter that takes several kernels, and what they are made for.
+
+    Attributes:
+        item: the work item.
+        profile: the target.
+        lines: the scatter's.
+        threads: of a block.
+    """
+
+    item: WorkItem
+    profile: TargetProfile
+    lines: ScatterLines
+    threads: int
+
+    def code(
+        self,
+        what: str,
+        count: int,
+        *,
+        written: Sequence[TensorType] = (),
+        read: Sequence[TensorType] = (),
+        updated: bool = False,
+    ) -> ScatterCode:
+        """A kernel to be written.
+
+        Args:
+            what: what it does, for its name.
+            count: its threads' tasks in all.
+            written: the scratch that it writes; none: it writes the result.
+            read: the scratch that it reads.
+            updated: whether it reads what it writes.
+        """
+        results = [(BufferOrigin.SCRATCH, type) for type in written]
+        a = Assembly(
+            self.item,
+            self.profile,
+            what,
+            (self.threads, 1, 1),
+            element_count=count,
+            results=results or None,
+            partials=read,
+            updated=updated,
+        )
+        return ScatterCode(a, self.lines)
+
+
+def words(count: int) -> TensorType:
+    """So many numbers of 32 bits."""
+    return TensorType(DType.U32, (count,))
 
 
 def _wide(dtype: DType, index: DType) -> DType:

@@ -5,17 +5,15 @@
   applies the updates that fall into its part. Indices are read by every thread of a
   block alike, updates by neighbouring threads next to each other; more parts mean more
   threads, and as many readings of all indices.
-* *Sorted*: on GPUs, where updates are many, they are first sorted by where they go;
-  `scatterlists` has how.
+* *By update*: on GPUs, where updates are many, each is looked at once. Where no order
+  shows, all are applied at once, as `scattermarks` has it; where one does, they are
+  sorted by where they go first, as `scatterlists` has it.
 
-There are no atomics: the result is the same bits each time, sums are added in the order
-of the updates, and of several updates that set one element the last stays, as numpy has
-it.
+The result is the same bits each time: sums of floats are added in the order of the
+updates, and of several updates that set one element the last stays, as numpy has it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from accy_async.artifact.resources import LaunchResourceClass
 from accy_async.artifact.tiles import LaunchTile, LaunchTileKind
@@ -28,13 +26,23 @@ from accy_async.compiler.kernelization.assembly import (
     is_cpu,
 )
 from accy_async.compiler.kernelization.profile import TargetProfile
-from accy_async.compiler.kernelization.scattercode import ScatterCode, ScatterLines
-from accy_async.compiler.kernelization.scatterlists import can_list, list_steps
+from accy_async.compiler.kernelization.scattercode import (
+    ScatterCode,
+    ScatterLines,
+    ScatterWork,
+)
+from accy_async.compiler.kernelization.scatterlists import listed
+from accy_async.compiler.kernelization.scattermarks import (
+    added,
+    marked,
+    shows_no_order,
+)
 from accy_async.compiler.kernelization.schedules import (
     ScatterAddSchedule,
     ScatterSchedule,
     scatter_schedule_candidates,
 )
+from accy_async.compiler.kernelization.sorts import MOST_NUMBERS
 from accy_async.compiler.kernelization.work import (
     KernelizedWork,
     KernelStep,
@@ -60,22 +68,40 @@ def kernelize_scatter(
     lines = ScatterLines.of(item.function)
     if schedule is None:
         schedule = scatter_schedule_candidates(
-            lines.count, lines.extent, lines.updates, backend=profile.backend
+            lines.count,
+            lines.extent,
+            lines.updates,
+            sorts=lines.adds and not shows_no_order(lines.entry.result.dtype),
+            backend=profile.backend,
         )[0]
     elif isinstance(schedule, ScatterAddSchedule) is not lines.adds:
         expected = "a ScatterAddSchedule" if lines.adds else "a ScatterSchedule"
         raise InvalidType("kernelize.schedule", schedule, expected)
-    scratch: Sequence[TensorType] = ()
-    if schedule.sorts and can_list(lines):
-        steps, scratch = list_steps(item, profile, lines, schedule.threads)
+    if schedule.by_update and _can_be_by_update(lines):
+        work = ScatterWork(item, profile, lines, schedule.threads)
+        steps, scratch = _by_update(work)
     else:
-        steps = [_alone(item, profile, lines, schedule)]
+        steps, scratch = [_alone(item, profile, lines, schedule)], []
     return KernelizedWork(
         work_item_id=item.work_item_id,
         compile_launch=item.kind,
         op_count=item.op_count,
         steps=steps,
         scratch=scratch,
+    )
+
+
+def _can_be_by_update(lines: ScatterLines) -> bool:
+    """Whether there is anything to do, and the updates can be numbered."""
+    sizes = (lines.count, lines.extent, lines.updates)
+    return min(sizes) > 0 and max(lines.extent, lines.updates) < MOST_NUMBERS
+
+
+def _by_update(work: ScatterWork) -> tuple[list[KernelStep], list[TensorType]]:
+    if not work.lines.adds:
+        return marked(work)
+    return (
+        added(work) if shows_no_order(work.lines.entry.result.dtype) else listed(work)
     )
 
 
@@ -88,9 +114,8 @@ def _alone(
     """The one kernel whose threads go through all indices."""
     threadgroup = (schedule.threads, 1, 1)
     count = lines.count * lines.extent
-    name = "scatter_add" if lines.adds else "scatter"
     a = Assembly(
-        item, profile, name, threadgroup, element_count=count, updated=lines.adds
+        item, profile, lines.name, threadgroup, element_count=count, updated=lines.adds
     )
     blocks = 0
     if count:
@@ -145,7 +170,7 @@ class _Writer:
 
     def _apply(self, update: Expression, line: Expression, at: Expression) -> None:
         """Put one update of a line where it belongs."""
-        out, value = self.a.results[0], self.code.update(line, update)
+        out, value = self.a.results[0], self.code.update_of(line, update)
         where = self.code.where(line, at, self.lines.extent)
         if self.lines.adds:
             value = operations.combine("sum", out[where], value)

@@ -37,6 +37,8 @@ __all__ = [
 _THREADS = integer(1, 1024)
 _SORTED = 8192
 """Updates of a line from which on a GPU sorts them sooner than it goes through them."""
+_MARKED = 1024
+"""The same where they need not be sorted."""
 
 
 @attrs.frozen
@@ -133,28 +135,28 @@ class GatherSchedule:
 
 @attrs.frozen(kw_only=True)
 class ScatterSchedule:
-    """A scatter: each element has a thread, which applies the element's updates.
+    """A scatter: threads that go through all updates, or a thread for each.
 
-    They are applied in their order, without atomics: all schedules give the same bits.
+    All schedules give the same bits.
 
     Attributes:
-        threads: of a block; of the last kernel's where updates are sorted.
+        threads: of a block.
         segments: parts of the axis with blocks of their own, whose threads go through
-            all updates; 1 where updates are sorted.
-        sorts: whether the updates are first sorted by where they go, if there are any.
+            all updates; 1 where each update is looked at once.
+        by_update: whether each update is looked at once, in several kernels.
 
     Raises:
-        InvalidValue: updates are sorted, and there are several segments.
+        InvalidValue: each update is looked at once, and there are several segments.
     """
 
     threads: int = attrs.field(validator=_THREADS)
     segments: int = attrs.field(default=1, validator=integer(1, 65535))
-    sorts: bool = attrs.field(default=False, validator=instances(bool))
+    by_update: bool = attrs.field(default=False, validator=instances(bool))
 
     def __attrs_post_init__(self) -> None:
-        if self.sorts and self.segments > 1:
-            name = type(self).__name__
-            raise InvalidValue(f"{name}.segments", self.segments, "1 where it sorts")
+        if self.by_update and self.segments > 1:
+            name = f"{type(self).__name__}.segments"
+            raise InvalidValue(name, self.segments, "1, as it goes by update")
 
 
 @attrs.frozen(kw_only=True)
@@ -263,13 +265,15 @@ def scatter_schedule_candidates(
     extent: int,
     updates: int,
     *,
+    sorts: bool = True,
     backend: BackendKind = BackendKind.CUDA,
 ) -> tuple[ScatterSchedule, ...]:
     """Schedules for ``lines`` lines of ``extent`` elements along the axis, best first.
 
     Each part of the axis goes through all indices, so there are no more parts than
     keep the device busy: some 32,768 threads on a GPU, four blocks on a CPU. On GPUs
-    it pays to sort them where a line has many updates.
+    it pays to look at each update once where a line has many, which takes more kernels
+    where that ``sorts`` them.
     """
     if backend is BackendKind.CPU:
         threads, wanted = 64, 4 * 64
@@ -283,5 +287,6 @@ def scatter_schedule_candidates(
     alone = [ScatterSchedule(threads=threads, segments=parts) for parts in options]
     if backend is BackendKind.CPU:
         return tuple(alone)
-    ordered = [ScatterSchedule(threads=128, sorts=True)]
-    return tuple(ordered + alone if updates >= _SORTED else alone + ordered)
+    by_update = [ScatterSchedule(threads=128, by_update=True)]
+    is_many = updates >= (_SORTED if sorts else _MARKED)
+    return tuple(by_update + alone if is_many else alone + by_update)
