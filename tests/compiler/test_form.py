@@ -15,6 +15,7 @@ from accy_async.compiler.form import (
     Binary,
     BinaryOperation,
     Buffer,
+    Combine,
     Constant,
     Declare,
     Expression,
@@ -42,6 +43,7 @@ from accy_async.errors import InvalidType, InvalidValue, OutOfRange
 
 F16, F32, I8, I32, U32 = DType.F16, DType.F32, DType.I8, DType.I32, DType.U32
 BOOL = DType.BOOL
+ADD = BinaryOperation.ADD
 
 
 def name(dtype: DType, called: str = "x") -> Expression:
@@ -61,6 +63,7 @@ def name(dtype: DType, called: str = "x") -> Expression:
         (lambda: name(DType.BF16).equals(name(DType.BF16)), "equals.*bf16"),
         (lambda: ~name(F32), "not.*f32"),
         (lambda: -name(BOOL), "negate.*bool"),
+        (lambda: Combine(ADD, "a", name(U32), name(F32)), "Combine of a.*f32.*u32"),
         (lambda: exp(name(I32)), "exp.*i32"),
         (lambda: name(I32).cast(BOOL), r"cast.*i32 to bool.*differs\(0\)"),
         (lambda: name(DType.F64).cast(F16), "cast.*f64 to f16.*through f32"),
@@ -257,6 +260,14 @@ def nested(depth: int) -> If | Let:
         ((Let("a", Load("gone", I32, ZERO)),), "'gone'"),
         ((Let("a", Load("source", F32, ZERO)),), "Load from source.*f32.*i32"),
         ((Region((Store("tile", ZERO, ZERO),)),), "Store to tile.*i32.*f32"),
+        ((Combine(ADD, "both", ZERO, ZERO),), "Combine.*uniform code.*a region"),
+        (
+            (Region((Combine(ADD, "both", ZERO, constant(U32, 0)),)),),
+            "Combine to both.*u32.*i32",
+        ),
+        ((Region((Combine(ADD, "out", ZERO, ZERO),)),), "out.*write_only.*read"),
+        ((Region((Combine(ADD, "source", ZERO, ZERO),)),), "source.*written"),
+        ((Region((Combine(ADD, "tile", ZERO, ZERO),)),), "tile.*shared.*combined"),
         ((Assign("n", ZERO),), r"Assign\.name.*'n'"),
         ((Let("a", ZERO), Assign("a", ZERO)), r"Assign\.name.*'a'"),
         ((For("i", ZERO, ONE, (Assign("i", ZERO),)),), r"Assign\.name.*'i'"),
@@ -279,6 +290,7 @@ def kernel(**changed: object) -> Kernel:
         "buffers": (
             Buffer("out", I32, "write_only"),
             Buffer("source", I32, "read_only"),
+            Buffer("both", I32, "read_write"),
         ),
         "scalars": (Scalar("n", I32),),
         "threadgroup": (8, 1, 1),
@@ -309,7 +321,7 @@ def kernel(**changed: object) -> Kernel:
             },
             r"Kernel\.thread_variables.*161",
         ),
-        ({"scalars": tuple(Scalar(f"s{i}", I32) for i in range(255))}, "257.*256"),
+        ({"scalars": tuple(Scalar(f"s{i}", I32) for i in range(254))}, "257.*256"),
     ],
 )
 def test_kernels_that_no_device_takes_are_refused(
@@ -341,6 +353,7 @@ def test_signature_says_what_the_kernel_takes() -> None:
     assert [(b.dtype, b.access) for b in signature.buffers] == [
         (I32, "write_only"),
         (I32, "read_only"),
+        (I32, "read_write"),
     ]
     assert signature.scalars == (I32,)
     assert signature.threadgroup == (8, 1, 1)

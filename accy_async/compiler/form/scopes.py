@@ -191,7 +191,7 @@ class _Checker:
         dtype = self._array(statement.array, "read_only", "written")
         if isinstance(statement, Combine):
             self._array(statement.array, "write_only", "read")
-            self._array(statement.array, "shared", "combined: no shared array")
+            self._array(statement.array, "shared", "combined")
         if statement.value.dtype is not dtype:
             raise InvalidType(
                 f"{kind} to {statement.array}", statement.value.dtype, dtype.value
