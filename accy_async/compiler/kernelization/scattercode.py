@@ -22,7 +22,7 @@ from accy_async.compiler.kernelization.work import BufferOrigin, KernelStep, Wor
 from accy_async.compiler.semantic import Function, Operation, ScatterKind, TensorType
 from accy_async.dtypes import DType
 
-__all__ = ["ScatterCode", "ScatterLines", "ScatterWork", "words"]
+__all__ = ["ScatterCode", "ScatterLines", "ScatterWork"]
 
 
 @attrs.frozen
@@ -172,11 +172,6 @@ class ScatterWork:
             updated=updated,
         )
         return ScatterCode(a, self.lines)
-
-
-def words(count: int) -> TensorType:
-    """So many numbers of 32 bits."""
-    return TensorType(DType.U32, (count,))
 
 
 def _wide(dtype: DType, index: DType) -> DType:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from accy_async.compiler.form import select
 from accy_async.compiler.kernelization import operations
-from accy_async.compiler.kernelization.scattercode import ScatterWork, words
-from accy_async.compiler.kernelization.sorts import Scratch, Sort, on_buffers
+from accy_async.compiler.kernelization.scattercode import ScatterWork
+from accy_async.compiler.kernelization.sorts import Scratch, Sort, on_buffers, words
 from accy_async.compiler.kernelization.work import (
     BufferOrigin,
     KernelStep,
@@ -31,12 +31,12 @@ def listed(work: ScatterWork) -> tuple[list[KernelStep], list[TensorType]]:
     lines, scratch = work.lines, Scratch()
     # Those that fall outside go behind the axis, where nobody looks.
     sort = Sort(count=lines.updates, bound=lines.extent + 1)
-    targets, numbers = scratch.words(sort.count), scratch.words(sort.count)
+    targets, numbers = (scratch.take(words(sort.count)) for _ in range(2))
     first = on_buffers(_targets(work), targets, numbers)
     sorting, targets, numbers = sort.steps(
         work.item, work.profile, scratch, targets, numbers
     )
-    begins = scratch.words(lines.extent + 1)
+    begins = scratch.take(words(lines.extent + 1))
     found = on_buffers(_begins(work), begins, targets)
     result = StepBuffer(origin=BufferOrigin.RESULT, index=0)
     last = on_buffers(_sums(work), result, numbers, begins)

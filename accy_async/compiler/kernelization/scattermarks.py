@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 from accy_async.compiler.form import BinaryOperation
-from accy_async.compiler.kernelization.scattercode import ScatterWork, words
+from accy_async.compiler.kernelization.scattercode import ScatterWork
+from accy_async.compiler.kernelization.sorts import words
 from accy_async.compiler.kernelization.work import KernelStep
 from accy_async.compiler.semantic import TensorType
 from accy_async.dtypes import DType

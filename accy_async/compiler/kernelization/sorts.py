@@ -41,7 +41,7 @@ from accy_async.compiler.kernelization.work import (
 from accy_async.compiler.semantic import Builder, Function, TensorType
 from accy_async.dtypes import DType
 
-__all__ = ["MOST_NUMBERS", "Scratch", "Sort", "on_buffers"]
+__all__ = ["MOST_NUMBERS", "Scratch", "Sort", "on_buffers", "words"]
 
 MOST_NUMBERS = 2**30
 """So many can be sorted, and so large they can be: they are counted in 32 bits."""
@@ -63,14 +63,15 @@ class Scratch:
     def __init__(self) -> None:
         self.types: list[TensorType] = []
 
-    def words(self, count: int) -> StepBuffer:
-        """One more, for so many numbers of 32 bits."""
-        return self.take(TensorType(DType.U32, (count,)))
-
     def take(self, type: TensorType) -> StepBuffer:
         """One more of a type."""
         self.types.append(type)
         return StepBuffer(origin=BufferOrigin.SCRATCH, index=len(self.types) - 1)
+
+
+def words(count: int) -> TensorType:
+    """The type of so many numbers of 32 bits."""
+    return TensorType(DType.U32, (count,))
 
 
 def on_buffers(step: KernelStep, *buffers: StepBuffer) -> KernelStep:
@@ -137,9 +138,9 @@ class Sort:
         Returns:
             the kernels, and where both are in the end.
         """
-        counts = scratch.words(self.base * self.stretches)
-        begins = scratch.words(self.base * self.stretches)
-        others = scratch.words(self.count), scratch.words(self.count)
+        counts = scratch.take(words(self.base * self.stretches))
+        begins = scratch.take(words(self.base * self.stretches))
+        others = scratch.take(words(self.count)), scratch.take(words(self.count))
         count, place = self._count(item, profile), self._place(item, profile)
         scans = self._scans(item, profile, scratch, counts, begins)
         steps, now = [], (numbers, order)
@@ -152,7 +153,8 @@ class Sort:
 
     def _count(self, item: WorkItem, profile: TargetProfile) -> KernelStep:
         """The numbers of each stretch by their last digits."""
-        a = self._assembly(item, profile, "sort_counts", [self.base * self.stretches])
+        numbers, counts = words(self.count), words(self.base * self.stretches)
+        a = self._assembly(item, profile, "sort_counts", [counts], [numbers])
         with a.thread_tasks(self.stretches) as stretch:
             counters = self._counters(a)
             with self._digits(a, stretch) as (counter, _):
@@ -167,7 +169,8 @@ class Sort:
 
     def _place(self, item: WorkItem, profile: TargetProfile) -> KernelStep:
         """Each number and its companion to where the last digit has them go."""
-        a = self._assembly(item, profile, "sort", [self.count, self.count])
+        pair, counts = [words(self.count)] * 2, words(self.base * self.stretches)
+        a = self._assembly(item, profile, "sort", pair, [*pair, counts])
         numbers, order, begins = a.partials
         with a.thread_tasks(self.stretches) as stretch:
             counters = self._counters(a)
@@ -220,10 +223,9 @@ class Sort:
         item: WorkItem,
         profile: TargetProfile,
         what: str,
-        written: Sequence[int],
+        written: Sequence[TensorType],
+        read: Sequence[TensorType],
     ) -> Assembly:
-        words = [TensorType(DType.U32, (count,)) for count in written]
-        read = 1 if len(written) == 1 else 3
         return Assembly(
             item,
             profile,
@@ -231,8 +233,8 @@ class Sort:
             (_THREADS, 1, 1),
             element_count=self.count,
             function=_NOTHING,
-            results=[(BufferOrigin.SCRATCH, type) for type in words],
-            partials=[TensorType(DType.U32, (self.count,))] * read,
+            results=[(BufferOrigin.SCRATCH, type) for type in written],
+            partials=read,
         )
 
     def _counters(self, a: Assembly) -> ArrayHandle:
