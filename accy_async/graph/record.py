@@ -320,29 +320,26 @@ class RunRecord:
         Loops and what is unguarded pass a failure on: they may have had their
         turn without anybody having asked.
         """
-        seen, todo = {index}, [index]
-        while todo:
-            for before in self.relations.blockers(todo.pop()):
-                if self._flags[before] in BAD:
-                    return True
-                if before not in seen and self._is_unguarded(before):
-                    seen.add(before)
-                    todo.append(before)
-        return False
+        return self._follows_failure(index, self.relations.blockers)
 
     def _is_left_out(self, index: int) -> bool:
         """True for what nobody had to ask about, and what it depends on went wrong.
 
         Not for what a loop had done by the time that something else in it failed.
         """
+        return self._follows_failure(index, self._reasons)
+
+    def _follows_failure(
+        self, index: int, before: Callable[[int], Iterable[int]]
+    ) -> bool:
         seen, todo = {index}, [index]
         while todo:
-            for before in self._reasons(todo.pop()):
-                if self._flags[before] in BAD:
+            for one in before(todo.pop()):
+                if self._flags[one] in BAD:
                     return True
-                if before not in seen and self._is_unguarded(before):
-                    seen.add(before)
-                    todo.append(before)
+                if one not in seen and self._is_unguarded(one):
+                    seen.add(one)
+                    todo.append(one)
         return False
 
     def _reasons(self, index: int) -> list[int]:
