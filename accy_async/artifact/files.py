@@ -9,16 +9,34 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from accy_async.artifact.sealed import MOST_PAYLOAD_BYTES
 from accy_async.errors import InvalidArtifact
 
-__all__ = ["SUFFIX", "WholeFile", "files_of", "read_file", "unlink"]
+__all__ = [
+    "KEY_NAME",
+    "SCHEMA_NAME",
+    "SUFFIX",
+    "EntryFile",
+    "WholeFile",
+    "entries_of",
+    "files_of",
+    "key_of",
+    "read_file",
+    "unlink",
+    "was_used_since",
+]
 
 SUFFIX = ".sealed"
+SCHEMA_NAME = r"[a-z][a-z0-9_]*(-[0-9]+)?"
+KEY_NAME = r"[0-9a-f]{64}"
+
+_SCHEMA = re.compile(SCHEMA_NAME)
+_FILE = re.compile(f"({KEY_NAME}){re.escape(SUFFIX)}")
 
 _MOST_FILE_BYTES = MOST_PAYLOAD_BYTES + 4096
 """More than the largest payload takes with its header, names and checksum."""
@@ -37,6 +55,16 @@ class WholeFile(NamedTuple):
     used_at: float
 
 
+class EntryFile(NamedTuple):
+    """An entry as it is found: its path, and what `StoreEntry` says of it."""
+
+    path: str
+    schema: str
+    key: str
+    byte_size: int
+    used_at: float
+
+
 def files_of(
     folder: str, schema: str | None = None
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -52,6 +80,35 @@ def files_of(
             if len(part.name) == 2:
                 for file in _inside(part.path):
                     yield name, file
+
+
+def key_of(file_name: str) -> str | None:
+    """The key that a file is named after; None where it is no entry's name."""
+    named = _FILE.fullmatch(file_name)
+    return named[1] if named else None
+
+
+def entries_of(files: Iterable[tuple[str, os.DirEntry[str]]]) -> Iterator[EntryFile]:
+    """Those of a store's files that are entries, by their names and what they are."""
+    for name, file in files:
+        key = key_of(file.name)
+        if key is None or not _SCHEMA.fullmatch(name):
+            continue
+        try:
+            status = file.stat()
+        except OSError:  # gone since
+            continue
+        if stat.S_ISREG(status.st_mode):
+            size, used_at = status.st_size, status.st_mtime
+            yield EntryFile(file.path, name, key, size, used_at)
+
+
+def was_used_since(entry: EntryFile) -> bool:
+    """Whether an entry was written or read since it was found."""
+    try:
+        return os.stat(entry.path).st_mtime != entry.used_at
+    except OSError:
+        return False
 
 
 def read_file(path: str) -> WholeFile:

@@ -99,12 +99,18 @@ def test_every_truncation_and_bit_flip_of_a_file_is_a_miss(tmp_path: Path) -> No
     assert store.get(SCHEMA, key) == b"small"
 
 
+@pytest.mark.parametrize("slow_s", [0.0, 60.0])
 def test_all_of_a_schema_is_read_at_once_but_for_what_is_damaged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    slow_s: float,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As one by one; what is none of the store's is neither listed nor told of."""
+    """As one by one, whether by several threads; other files are not told of."""
+    monkeypatch.setattr("accy_async.artifact.store._PIECE", 1)
+    monkeypatch.setattr("accy_async.artifact.store._SLOW_S", slow_s)
     store = ArtifactStore(tmp_path)
-    keys = put_all(store, 6)
+    keys = put_all(store, 12)
     store.put("other-1", digest("other"), b"other")
     damaged = path_of(store, keys[3])
     damaged.write_bytes(damaged.read_bytes()[:-1])
@@ -122,6 +128,24 @@ def test_all_of_a_schema_is_read_at_once_but_for_what_is_damaged(
     for ask in (store.keys, lambda schema: dict(store.items(schema))):
         with pytest.raises(InvalidValue, match="schema"):
             ask("../other-1")
+
+
+def test_what_goes_while_a_schema_is_read_is_none_of_it(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An entry that another process removed after it was listed is not told of."""
+    monkeypatch.setattr("accy_async.artifact.store._PIECE", 1)
+    store = ArtifactStore(tmp_path)
+    keys = put_all(store, 3)
+    found = []
+    for key, _ in store.items(SCHEMA):
+        found.append(key)
+        for other in keys:
+            ArtifactStore(tmp_path).remove(SCHEMA, other)
+    assert len(found) == 1
+    assert not caplog.records
 
 
 def test_reading_all_of_a_schema_counts_as_use_to_within_the_hour(
