@@ -1,8 +1,7 @@
 """What a large store of tuning records costs: to open it, and to find a record there.
 
 ``python -m benchmarks.tuning_store 100000`` makes one of so many records; that takes a
-few seconds for every 10,000. The files were just written, and come from memory: where
-the disk has to be asked, opening takes as long as the disk does.
+few seconds for every 10,000. The files were just written, and come from memory.
 """
 
 from __future__ import annotations

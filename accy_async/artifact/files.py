@@ -2,7 +2,7 @@
 
 Whoever opens a store of 100,000 entries waits for these calls more than for anything
 else. So paths are strings here, folders are listed once and their names believed, and
-a file is opened, asked for its size, read and closed, in four calls.
+files are read some at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from accy_async.artifact.sealed import MOST_PAYLOAD_BYTES
@@ -26,7 +27,7 @@ __all__ = [
     "entries_of",
     "files_of",
     "key_of",
-    "read_file",
+    "read_files",
     "unlink",
     "was_used_since",
 ]
@@ -44,6 +45,8 @@ _MOST_FILE_BYTES = MOST_PAYLOAD_BYTES + 4096
 # A pipe that somebody put there is opened at once and found out; Windows has to be
 # told that bytes are bytes.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+_CAN_ADVISE = hasattr(os, "posix_fadvise")
 
 _log = logging.getLogger("accy_async.artifact.store")
 
@@ -111,14 +114,51 @@ def was_used_since(entry: EntryFile) -> bool:
         return False
 
 
-def read_file(path: str) -> WholeFile:
-    """All of a file.
+def read_files(paths: Sequence[str]) -> list[WholeFile | OSError | InvalidArtifact]:
+    """All of some files, or why one of them could not be read, in their order.
+
+    All are opened, and the disk asked for them, before the first is waited for: one
+    that is asked for a small file at a time mostly waits for the next question.
+    """
+    left = deque(zip(paths, map(_open_ahead, paths), strict=True))
+    found: list[WholeFile | OSError | InvalidArtifact] = []
+    try:
+        while left:
+            path, descriptor = left.popleft()
+            try:
+                found.append(_read(path, descriptor))
+            except (OSError, InvalidArtifact) as error:
+                found.append(error)
+    finally:
+        for _, descriptor in left:
+            if descriptor is not None:
+                os.close(descriptor)
+    return found
+
+
+def _open_ahead(path: str) -> int | None:
+    """The descriptor; None where it has to be tried again, as of too many at once."""
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError:
+        return None
+    if _CAN_ADVISE:
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        except OSError:  # no file: that is found out when it is read
+            pass
+    return descriptor
+
+
+def _read(path: str, descriptor: int | None) -> WholeFile:
+    """All of a file, which is closed behind it.
 
     Raises:
         OSError: it cannot be read.
         InvalidArtifact: it is no file, or larger than any entry.
     """
-    descriptor = os.open(path, _FLAGS)
+    if descriptor is None:
+        descriptor = os.open(path, _FLAGS)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

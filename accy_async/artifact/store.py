@@ -30,20 +30,21 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import attrs
 
-from accy_async.artifact.ahead import ahead
 from accy_async.artifact.files import (
     KEY_NAME,
     SCHEMA_NAME,
     SUFFIX,
+    WholeFile,
     entries_of,
     files_of,
     key_of,
-    read_file,
+    read_files,
     unlink,
     was_used_since,
 )
@@ -75,11 +76,8 @@ _PRUNE_TO = 0.9
 _USED_WITHIN_S = 3600.0
 """Reading a whole schema leaves the time of use of what was used so lately as it is."""
 
-_PIECE = 64
-_SLOW_S = 6.4e-3
-_READERS = 8
-"""A schema is read so many files at a time, and by so many threads once these took that
-long: five times what they do in memory, where threads would be in each other's way."""
+_AT_ONCE = 64
+"""Files of a schema that are open at the same time, while it is read."""
 
 _LOOK_AFTER = 1 / 16
 """The part of the limit that a process writes before it looks at the whole folder."""
@@ -177,7 +175,9 @@ class ArtifactStore:
         Raises:
             InvalidValue: the schema or key is none.
         """
-        return self._read(self._path(schema, key), schema, key, float("inf"))
+        path = self._path(schema, key)
+        (file,) = read_files([path])
+        return self._payload(path, schema, key, file, float("inf"))
 
     def items(self, schema: str) -> Iterator[tuple[str, bytes]]:
         """Every key of a schema with its bytes, in no order: as `get`, for very many.
@@ -188,18 +188,13 @@ class ArtifactStore:
             InvalidValue: the schema is none.
         """
         touched_before = time.time() - _USED_WITHIN_S
-
-        def read(files: Sequence[tuple[str, str]]) -> list[tuple[str, bytes]]:
-            found = (
-                (key, self._read(path, schema, key, touched_before))
-                for path, key in files
-            )
-            return [(key, payload) for key, payload in found if payload is not None]
-
-        files = list(self._keyed(schema))
-        pieces = [files[at : at + _PIECE] for at in range(0, len(files), _PIECE)]
-        for found in ahead(read, pieces, slow_s=_SLOW_S, threads=_READERS):
-            yield from found
+        listed = self._keyed(schema)
+        while piece := list(islice(listed, _AT_ONCE)):
+            files = read_files([path for path, _ in piece])
+            for (path, key), file in zip(piece, files, strict=True):
+                payload = self._payload(path, schema, key, file, touched_before)
+                if payload is not None:
+                    yield key, payload
 
     def keys(self, schema: str) -> frozenset[str]:
         """Every key of a schema, whether or not what is kept there is whole.
@@ -294,19 +289,25 @@ class ArtifactStore:
         _Address(schema, key)
         return os.path.join(self.folder, schema, key[:2], key + SUFFIX)
 
-    def _read(
-        self, path: str, schema: str, key: str, touched_before: float
+    def _payload(
+        self,
+        path: str,
+        schema: str,
+        key: str,
+        file: WholeFile | OSError | InvalidArtifact,
+        touched_before: float,
     ) -> bytes | None:
         """What is kept in a file; it counts as used where that was before a time."""
         try:
-            data, used_at = read_file(path)
-            payload = unseal(data, schema, key, key_is="key")
+            if isinstance(file, Exception):
+                raise file
+            payload = unseal(file.data, schema, key, key_is="key")
         except FileNotFoundError:
             return None
         except (InvalidArtifact, OSError) as error:
             self._tell(path, f"not used: {error}; it is replaced in time")
             return None
-        if used_at < touched_before:
+        if file.used_at < touched_before:
             try:
                 os.utime(path)
             except OSError:  # a read-only folder, or pruned since: it was read

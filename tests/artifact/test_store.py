@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -99,16 +100,15 @@ def test_every_truncation_and_bit_flip_of_a_file_is_a_miss(tmp_path: Path) -> No
     assert store.get(SCHEMA, key) == b"small"
 
 
-@pytest.mark.parametrize("slow_s", [0.0, 60.0])
+@pytest.mark.parametrize("at_once", [1, 5, 64])
 def test_all_of_a_schema_is_read_at_once_but_for_what_is_damaged(
     tmp_path: Path,
-    slow_s: float,
+    at_once: int,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As one by one, whether by several threads; other files are not told of."""
-    monkeypatch.setattr("accy_async.artifact.store._PIECE", 1)
-    monkeypatch.setattr("accy_async.artifact.store._SLOW_S", slow_s)
+    """As one by one, however many are open together; other files are not told of."""
+    monkeypatch.setattr("accy_async.artifact.store._AT_ONCE", at_once)
     store = ArtifactStore(tmp_path)
     keys = put_all(store, 12)
     store.put("other-1", digest("other"), b"other")
@@ -130,13 +130,42 @@ def test_all_of_a_schema_is_read_at_once_but_for_what_is_damaged(
             ask("../other-1")
 
 
+def test_a_process_that_may_open_few_files_reads_a_schema_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be opened ahead is opened at its turn; each file is closed again."""
+    store = ArtifactStore(tmp_path)
+    keys = put_all(store, 9)
+    opened: set[int] = set()
+    open_file, close_file = os.open, os.close
+
+    def open_one(path: str, flags: int) -> int:
+        if len(opened) == 3:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        descriptor = open_file(path, flags)
+        opened.add(descriptor)
+        return descriptor
+
+    def close_one(descriptor: int) -> None:
+        opened.remove(descriptor)
+        close_file(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_one)
+        patched.setattr(os, "close", close_one)
+        found = dict(store.items(SCHEMA))
+    assert found.keys() == set(keys)
+    assert opened == set()
+    assert not caplog.records
+
+
 def test_what_goes_while_a_schema_is_read_is_none_of_it(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An entry that another process removed after it was listed is not told of."""
-    monkeypatch.setattr("accy_async.artifact.store._PIECE", 1)
+    monkeypatch.setattr("accy_async.artifact.store._AT_ONCE", 1)
     store = ArtifactStore(tmp_path)
     keys = put_all(store, 3)
     found = []
