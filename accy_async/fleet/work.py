@@ -21,6 +21,7 @@ from accy_async.values import (
     integer,
     optional,
     text,
+    to_integer,
     to_tuple,
     tuple_of,
 )
@@ -101,7 +102,7 @@ class FleetBuffer:
 
         Floats are from 0 to 1, integers from 0 to 99.
         """
-        size = count * dtype.size_bytes
+        size = _packed(dtype, count)
         return cls(access=access, dtype=dtype, byte_size=size, seed=seed)
 
     @classmethod
@@ -112,7 +113,7 @@ class FleetBuffer:
         access: BufferAccess | str = BufferAccess.WRITE_ONLY,
     ) -> Self:
         """A buffer of zeros, as for what is only written."""
-        return cls(access=access, dtype=dtype, byte_size=count * dtype.size_bytes)
+        return cls(access=access, dtype=dtype, byte_size=_packed(dtype, count))
 
     def values(self) -> NDArray[np.uint8]:
         """Its bytes; made anew where they are random."""
@@ -131,6 +132,16 @@ class FleetBuffer:
 
 
 _NO_RANDOM = (None, DType.BF16)
+
+
+def _packed(dtype: DType, count: int) -> int:
+    """The bytes of so many elements."""
+    whole = to_integer(count)
+    if not isinstance(dtype, DType):
+        raise InvalidType("FleetBuffer.dtype", dtype, "a DType")
+    if isinstance(whole, bool) or not isinstance(whole, int):
+        raise InvalidType("FleetBuffer.count", count, "an integer of at least 1")
+    return whole * dtype.size_bytes
 
 
 @attrs.frozen(kw_only=True)

@@ -54,9 +54,14 @@ from accy_async.graph.refs import (
     NodeOptions,
     NodeRef,
     Ref,
+    check_name,
     own_name,
+    own_names,
+    own_pairs,
     refuse_other,
+    steps_before,
 )
+from accy_async.values import listed
 
 __all__ = [
     "GraphBuffer",
@@ -106,6 +111,7 @@ class LaunchGraphBuilder:
         That is slots and launches that name none themselves. Copies and fills are
         where their buffers are.
         """
+        check_name("on.device", device)
         before, self._device = self._device, device
         try:
             yield
@@ -123,7 +129,8 @@ class LaunchGraphBuilder:
         device: str | None = None,
     ) -> GraphBuffer:
         """A buffer that whoever runs the plan binds; for ``device`` see `on`."""
-        slot = BufferSlot(name, dtype, shape, device=device or self._device)
+        on = self._device if device is None else device
+        slot = BufferSlot(name, dtype, shape, device=on)
         return GraphBuffer(self._add_slot(slot))
 
     def scratch(
@@ -135,7 +142,7 @@ class LaunchGraphBuilder:
         device: str | None = None,
     ) -> GraphBuffer:
         """A buffer that each run allocates and frees; for ``device`` see `on`."""
-        on = device or self._device
+        on = self._device if device is None else device
         slot = BufferSlot(name, dtype, shape, is_scratch=True, device=on)
         return GraphBuffer(self._add_slot(slot))
 
@@ -150,6 +157,7 @@ class LaunchGraphBuilder:
 
     def external_event(self, name: str) -> str:
         """An event of the caller's, to wait for or to signal. Returns its name."""
+        check_name("external_event.name", name)
         if name in self._external:
             raise GraphError(f"external event {name!r} exists already")
         self._external.append(name)
@@ -175,7 +183,7 @@ class LaunchGraphBuilder:
             raise InvalidType("kernel.entry", entry, "a KernelCallArtifact")
         known = [BufferAccess(buffer.access) for buffer in entry.buffers]
         uses = []
-        for number, use in enumerate(buffers):
+        for number, use in enumerate(listed("kernel.buffers", buffers, "buffers")):
             if isinstance(use, GraphBuffer):
                 access = (
                     known[number] if number < len(known) else BufferAccess.READ_WRITE
@@ -189,7 +197,8 @@ class LaunchGraphBuilder:
         short = entry.target.rpartition(".")[2] or entry.target
         if self._device is not None:
             options.setdefault("device", self._device)
-        return self._add(operation, short, options, tuple(scalars), tuning_candidate)
+        given = listed("kernel.scalars", scalars, "scalars")
+        return self._add(operation, short, options, given, tuning_candidate)
 
     def copy_in(
         self, source: GraphHost, target: GraphBuffer, **options: Unpack[NodeOptions]
@@ -238,8 +247,8 @@ class LaunchGraphBuilder:
         """Call a function, sync or async, on the host; it takes no argument."""
         operation = HostCall(
             function=function,
-            reads=self._names("host_call", *reads),
-            writes=self._names("host_call", *writes),
+            reads=own_names("host_call.reads", reads, self._slots),
+            writes=own_names("host_call.writes", writes, self._slots),
         )
         short = function_name(function).rpartition(".")[2].strip("<>")
         return self._add(operation, short, options)
@@ -276,7 +285,7 @@ class LaunchGraphBuilder:
         Raises:
             GraphError: nothing was added within the block.
         """
-        pairs = [self._names("loop", *pair) for pair in carries]
+        pairs = own_pairs("loop.carries", carries, self._slots)
         condition = None if while_ is None else self._names("loop", while_)[0]
         ref = LoopRef(self._name("loop" if name is None else name, name is None))
         self._loops[ref.name] = None
@@ -350,22 +359,22 @@ class LaunchGraphBuilder:
     ) -> NodeRef:
         given = options.get("name")
         wait = options.get("wait", ())
-        after = options.get("after", ())
+        befores = steps_before(options.get("after", ()))
         node = LaunchGraphNode(
             name=self._name(short if given is None else given, given is None),
             operation=operation,
             stream=options.get("stream"),
             priority=options.get("priority"),
-            wait_events=(wait,) if isinstance(wait, str) else tuple(wait),
+            wait_events=(wait,)
+            if isinstance(wait, str)
+            else listed("wait", wait, "names of events"),
             signal_event=options.get("signal"),
             runtime_scalars=scalars,
             tuning_candidate=tuning_candidate,
             device=options.get("device"),
         )
         self._check_slots(node)
-        befores = (after,) if isinstance(after, (NodeRef, LoopRef, str)) else after
-        for before in befores:
-            self._dependencies.append((before, node.name))
+        self._dependencies += [(before, node.name) for before in befores]
         self._nodes[node.name] = node
         return NodeRef(node.name)
 
@@ -383,6 +392,7 @@ class LaunchGraphBuilder:
         return loop.last if loop is not None and loop.last is not None else name
 
     def _name(self, name: str, is_made_up: bool) -> str:
+        check_name("name", name)
         taken = name in self._nodes or name in self._loops
         if not taken:
             return name

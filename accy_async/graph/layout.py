@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from accy_async.errors import GraphError
+from accy_async.errors import GraphError, InvalidType
 from accy_async.graph.nodes import LaunchGraphLoop, LaunchGraphNode
 from accy_async.graph.order import HOST, LOOP, Block, GraphOrder
 from accy_async.graph.placing import Placer
@@ -189,6 +189,8 @@ def lay_out(
     Raises:
         GraphError: ``max_streams`` is below 1.
     """
+    if isinstance(max_streams, bool) or not isinstance(max_streams, int):
+        raise InvalidType("max_streams", max_streams, "an integer of at least 1")
     if max_streams < 1:
         raise GraphError(f"max_streams: got {max_streams}, expected at least 1")
     done: dict[Block, _Laid] = {}

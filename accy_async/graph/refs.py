@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import attrs
 
 from accy_async.backends.handles import BufferAccess
-from accy_async.errors import GraphError, InvalidType
+from accy_async.errors import GraphError, InvalidType, InvalidValue
 from accy_async.graph.nodes import BufferSlot, BufferUse, HostSlot
+from accy_async.values import listed
 
 __all__ = [
     "GraphBuffer",
@@ -19,8 +20,12 @@ __all__ = [
     "NodeRef",
     "Ref",
     "Slots",
+    "check_name",
     "own_name",
+    "own_names",
+    "own_pairs",
     "refuse_other",
+    "steps_before",
 ]
 
 Slots = Mapping[str, BufferSlot | HostSlot]
@@ -66,6 +71,19 @@ class GraphHost:
         return self.slot.name
 
 
+def check_name(call: str, given: object) -> None:
+    """Refuse what cannot name anything.
+
+    Raises:
+        InvalidType, InvalidValue: it is no string, or an empty one.
+    """
+    expected = "a non-empty string"
+    if not isinstance(given, str):
+        raise InvalidType(call, given, expected)
+    if not given:
+        raise InvalidValue(call, given, expected)
+
+
 def own_name(call: str, given: GraphBuffer | GraphHost, slots: Slots) -> str:
     """The name of a slot that a builder's call is given.
 
@@ -88,6 +106,17 @@ def refuse_other(call: str, slot: BufferSlot | HostSlot, slots: Slots) -> None:
         raise GraphError(f"{call}: slot {slot.name!r} is another builder's")
 
 
+def own_names(call: str, given: object, slots: Slots) -> tuple[str, ...]:
+    """`own_name` of each of several.
+
+    Raises:
+        InvalidType: they are none.
+        GraphError: one is another builder's.
+    """
+    each = listed(call, cast("Iterable[GraphBuffer]", given), "slots of this builder")
+    return tuple([own_name(call, one, slots) for one in each])
+
+
 @attrs.frozen
 class NodeRef:
     """A node that was added."""
@@ -105,6 +134,39 @@ class LoopRef:
 
 
 Ref = NodeRef | LoopRef | str
+
+
+def steps_before(after: object) -> tuple[Ref, ...]:
+    """What a step comes after, as given: one, or several.
+
+    Raises:
+        InvalidType: they are no steps, nor names of any.
+    """
+    kinds, expected = (NodeRef, LoopRef, str), "steps of this builder, or their names"
+    if isinstance(after, kinds):
+        return (after,)
+    befores = listed("after", cast("Iterable[Ref]", after), expected)
+    for before in befores:
+        if not isinstance(before, kinds):
+            raise InvalidType("after", before, expected)
+    return befores
+
+
+def own_pairs(call: str, given: object, slots: Slots) -> tuple[tuple[str, str], ...]:
+    """The names of pairs of slots.
+
+    Raises:
+        InvalidType, InvalidValue: they are no pairs, or not of slots.
+        GraphError: a slot is another builder's.
+    """
+    expected = "pairs of this builder's buffers"
+    pairs = []
+    for pair in listed(call, cast("Iterable[object]", given), expected):
+        names = own_names(call, pair, slots)
+        if len(names) != 2:
+            raise InvalidValue(call, pair, expected)
+        pairs.append((names[0], names[1]))
+    return tuple(pairs)
 
 
 class NodeOptions(TypedDict, total=False):

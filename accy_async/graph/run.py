@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from accy_async.backends.cleanup import leaves, raise_together
 from accy_async.backends.nativecancel import outlast
-from accy_async.errors import DeviceLost, GraphError
+from accy_async.errors import DeviceLost, GraphError, InvalidType
 from accy_async.graph.outcome import (
     NodeSkipped,
     NodeState,
@@ -143,6 +143,8 @@ class Run:
         Raises:
             GraphError: the plan has none.
         """
+        if not isinstance(name, str):
+            raise InvalidType("run[...]", name, "a node's name")
         index = self._progress.relations.find(name)
         if index is None:
             raise GraphError(f"run {self.name!r}: the plan has no node {name!r}")

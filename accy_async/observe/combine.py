@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from accy_async.errors import InvalidType
 from accy_async.observe.protocol import Dim3, Observer, State
 
 __all__ = ["CombinedObserver", "combine_observers"]
@@ -26,14 +27,28 @@ def combine_observers(*observers: Observer | None) -> Observer | None:
     Returns:
         A `CombinedObserver` of them, or None if there are none: then observing
         costs nothing.
+
+    Raises:
+        InvalidType: one has none of an observer's methods, or is a class.
     """
     given: list[Observer] = []
     for observer in observers:
         if isinstance(observer, CombinedObserver):
             given.extend(observer.observers)
         elif observer is not None:
+            if not _observes(observer):
+                raise InvalidType("observer", observer, "an Observer")
             given.append(observer)
     return CombinedObserver(given) if given else None
+
+
+def _observes(value: object) -> bool:
+    """True for an observer, or what is told of some event as one is."""
+    if isinstance(value, type):
+        return False
+    return isinstance(value, Observer) or any(
+        callable(getattr(value, event, None)) for event in _EVENTS
+    )
 
 
 class CombinedObserver(Observer):

@@ -134,6 +134,7 @@ async def _open_one(
     debug: bool,
 ) -> AsyncIterator[Session]:
     _check_numbers(grace, max_streams, max_in_flight)
+    told = harmless(observer)
     device = await open_device(backend, debug=debug)
     session = Session(
         device,
@@ -141,7 +142,7 @@ async def _open_one(
         grace_s=device.grace_s if grace is None else grace,
         max_streams=max_streams or device.capabilities.max_streams,
         max_in_flight=max_in_flight,
-        observer=harmless(observer),
+        observer=told,
     )
     async with _kept_open(session):
         yield session
@@ -164,9 +165,9 @@ async def _open_several(
         raise InvalidValue("open_session.backend", backend, "nothing beside devices")
     if not callable(policy):
         raise InvalidType("open_session.policy", policy, "a function")
+    told = harmless(observer)
     opened = await open_devices(devices, debug=debug)
     grace_s = max(one.grace_s for one, _ in opened) if grace is None else grace
-    told = harmless(observer)
     seats = [
         Session(
             device,

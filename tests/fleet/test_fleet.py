@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import anyio.lowlevel
 import attrs
+import numpy as np
 import pytest
 
 from accy_async.artifact import KernelArtifact
@@ -402,3 +405,17 @@ async def test_code_that_does_not_load_is_a_failed_candidate() -> None:
         CandidateStatus.MEASURED,
     ]
     assert kind.measurement("1").outcome.reason == "no such code"
+
+
+@pytest.mark.parametrize("make", [FleetBuffer.random, FleetBuffer.zeros])
+def test_a_buffer_of_no_number_of_elements_is_refused(make: Any) -> None:
+    for dtype in (None, "f32", 4, np.float32):
+        with pytest.raises(InvalidType, match=r"FleetBuffer\.dtype"):
+            make(dtype, 4)
+    for count in (None, True, 1.5, "4", [4]):
+        with pytest.raises(InvalidType, match=r"FleetBuffer\.count"):
+            make(DType.F32, count)
+    for count in (0, -1, 2**62):
+        with pytest.raises(InvalidValue, match=r"FleetBuffer\.byte_size"):
+            make(DType.F32, count)
+    assert make(DType.F32, np.int64(3)).byte_size == 12

@@ -208,7 +208,7 @@ def test_a_slot_of_another_builder_is_refused(call: str, use: object) -> None:
     g, other = LaunchGraphBuilder(), LaunchGraphBuilder()
     for b in (g, other):
         slots = b.buffer("x", F32, 8), b.host("h", F32, 8)
-    with pytest.raises(GraphError, match=rf"{call}: slot '[xh]' is another builder's"):
+    with pytest.raises(GraphError, match=rf"{call}.*: slot '[xh]' is another"):
         use(g, *slots)  # type: ignore[operator]
     assert not g.build().nodes
 
