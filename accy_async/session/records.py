@@ -86,29 +86,33 @@ class SessionRecords(SessionCore):
         """
         mine = self.capabilities.fingerprint
 
-        def read() -> tuple[StoredRecords[Any], dict[str, list[Any]]]:
-            choices = {
-                kind: [one for one in store.open(kind) if one.identity.device == mine]
-                for kind in CODECS
-                if kind != LAUNCH_KIND
-            }
-            return store.open(LAUNCH_KIND), choices
+        def choices_of(kind: str) -> RecordCache[Any]:
+            found: RecordCache[Any] = RecordCache(
+                one for one in store.open(kind) if one.identity.device == mine
+            )
+            found.export_records()  # put in order here, and not on the loop
+            return found
+
+        def read() -> tuple[StoredRecords[Any], dict[str, RecordCache[Any]]]:
+            kinds = [kind for kind in CODECS if kind != LAUNCH_KIND]
+            return store.open(LAUNCH_KIND), {kind: choices_of(kind) for kind in kinds}
 
         launches, choices = await run_abandonable(
             read, lambda _: None, name="read tuning records"
         )
         self._learn(()).look_in(launches)
-        for kind, records in choices.items():
-            self._learn_choices(kind, records)
+        before = self._choice_records or {}
+        self._choice_records = choices
+        for kind, known in before.items():
+            self._learn_choices(kind, known)
         self._stores_read |= {store.folder}
         return launches
 
     def _learn_choices(self, kind: str, records: Iterable[TuningRecord]) -> None:
         """Remember which schedules and family kernels won, for later compilations."""
-        known = self._choice_records
-        if known is None:
-            known = self._choice_records = {}
-        known.setdefault(kind, RecordCache()).import_records(records)
+        if self._choice_records is None:
+            self._choice_records = {}
+        self._choice_records.setdefault(kind, RecordCache()).import_records(records)
 
     def _learn(self, records: Iterable[LaunchTuningCacheRecord]) -> LaunchTuningCache:
         """Remember records, for what is loaded from now on; all that is known."""

@@ -179,3 +179,20 @@ def test_records_that_contradict_themselves_are_refused() -> None:
         attrs.evolve(PROBLEM, candidates=((1,), (1,)))
     with pytest.raises(InvalidValue):
         attrs.evolve(PROBLEM, extents=tuple(range(300)))
+
+
+def test_a_cache_gives_back_what_it_holds_after_every_change() -> None:
+    other = attrs.evolve(RECORD, key=attrs.evolve(RECORD.key, device=1))
+    faster = attrs.evolve(RECORD, winner_median_ns=1)
+    cache = RecordCache([RECORD])
+    assert cache.export_records() is cache.export_records()
+    for learnt in (other, attrs.evolve(other), faster):
+        cache.import_records([learnt])
+        assert cache.export_records() == RecordCache(list(cache)).export_records()
+        assert len(cache.export_records()) == 2
+    assert set(cache) == {other, faster}
+    assert cache.forget(RECORD.key)
+    assert not cache.forget(RECORD.key)
+    assert cache.export_records() == (other,)
+    cache.replace_records([faster])
+    assert cache.export_records() == (faster,)

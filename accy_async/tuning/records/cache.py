@@ -49,6 +49,8 @@ class RecordCache(Generic[_R]):
                 raise InvalidType(f"records[{index}]", record, "a record")
         for record in given:
             kept = self._best.get(record.identity)
+            if kept == record:
+                continue
             if kept is None or record.is_better_than(kept):
                 self._best[record.identity] = record
                 self._exported = None
