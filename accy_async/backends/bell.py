@@ -176,10 +176,12 @@ class Bell(ABC):
             self._is_rung = False
             waiters = list(self._queue)
             self._queue.clear()
-        for listener in self._listeners:
-            listener()
-        for waiter in waiters:
-            _wake(waiter)
+        try:
+            for listener in self._listeners:
+                listener()
+        finally:
+            for waiter in waiters:
+                _wake(waiter)
 
     def close(self) -> None:
         """Wake nobody any more; idempotent."""

@@ -7,6 +7,7 @@ calls.)
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -17,6 +18,7 @@ from accy_async.backends.loops import current_bell
 __all__ = ["Completion", "run_abandonable", "threads_awaited"]
 
 _T = TypeVar("_T")
+_log = logging.getLogger("accy_async.backends")
 
 
 class Completion:
@@ -116,7 +118,8 @@ async def run_abandonable(
 
     Cancellation: returns at once. The work goes on, and ``discard`` gets its
         result when there is one, on the work's thread; what the work raises then
-        is dropped, as there is nobody to tell.
+        is dropped, as there is nobody to tell. What ``discard`` raises is in the log
+        ``accy_async.backends``.
     """
     job = _Job(work, discard)
     _AWAITED.add(job)
@@ -159,7 +162,7 @@ class _Job(Generic[_T]):
                 if not is_late:
                     self._results.append(result)
             if is_late:
-                self._discard(result)
+                self._put_away(result)
         self.completion.set()
 
     def abandon(self) -> None:
@@ -168,7 +171,14 @@ class _Job(Generic[_T]):
             unclaimed = self._results[:]
             self._results.clear()
         for result in unclaimed:
+            self._put_away(result)
+
+    def _put_away(self, result: _T) -> None:
+        """Discard what nobody waits for; the cancellation that did it goes on."""
+        try:
             self._discard(result)
+        except Exception:  # noqa: BLE001 - logged
+            _log.exception("what came when nobody waited any more was not put away")
 
     def take(self) -> _T:
         if isinstance(self._error, StopIteration):

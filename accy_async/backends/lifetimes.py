@@ -198,9 +198,9 @@ class ResourceTable:
 
     def sweep_along(self, other: ResourceTable) -> None:
         """Have another table swept with this one, whose streams use its objects."""
-        if self._along is None:
-            self._along = weakref.WeakSet()
-        self._along.add(other)
+        if self._along is None or other not in self._along:
+            # Another set each time: who sweeps goes through it on any thread.
+            self._along = weakref.WeakSet([*(self._along or ()), other])
 
     @property
     def sweeps_others(self) -> bool:

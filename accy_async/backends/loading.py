@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from accy_async.artifact.kernel import KernelArtifact
-from accy_async.backends.cleanup import destroy_all
 from accy_async.backends.completion import run_abandonable
 from accy_async.backends.handles import LoadedArtifact
 from accy_async.values import instances
@@ -65,7 +64,7 @@ async def _load(
         return LoadedKernel(artifact, backend.load_artifact(artifact))
 
     def unload(late: LoadedKernel) -> None:
-        destroy_all(backend, (late.loaded,), [])
+        backend.discard_late(late.loaded, "whose loading was cancelled")
 
     if not backend.loads_block:
         return load()

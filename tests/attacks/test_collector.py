@@ -12,7 +12,7 @@ from accy_async import DType
 from accy_async.backends import RecordingBackend
 from accy_async.backends.cpu import CpuBackend
 from accy_async.backends.handles import BufferHandle, ObjectKind
-from accy_async.errors import OutOfMemory
+from accy_async.errors import DeviceError, OutOfMemory
 
 
 class Cycle:
@@ -94,10 +94,14 @@ async def test_what_the_collector_found_makes_room() -> None:
 
 @pytest.mark.anyio
 async def test_what_the_collector_found_and_the_device_refuses_fails_no_call() -> None:
+    """The session tells of it in the end, as of all that is refused late."""
     device = RecordingBackend()
-    async with accy_async.open_session(device) as session:
-        Cycle(session.allocate(4, DType.F32))
-        gc.collect()
-        device.fail("destroy", 1)
-        assert session.allocate(4, DType.F32).size == 4
+    with pytest.raises(DeviceError) as caught:
+        async with accy_async.open_session(device) as session:
+            Cycle(session.allocate(4, DType.F32))
+            gc.collect()
+            device.fail("destroy", 1)
+            assert session.allocate(4, DType.F32).size == 4
+    (note,) = caught.value.__notes__
+    assert note == "destroying buffer 1 (16 bytes), which nobody held any more"
     assert not any(session.live_objects().values())

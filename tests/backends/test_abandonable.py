@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 
@@ -223,3 +224,28 @@ async def test_many_at_once() -> None:
             for number in range(100):
                 tasks.start_soon(keep, number)
     assert results == {number: number for number in range(100)}
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_what_cannot_be_put_away_is_logged_and_the_cancellation_goes_on(
+    failures: list[object], caplog: pytest.LogCaptureFixture, is_late: bool
+) -> None:
+    work = Work()
+
+    def refuse(result: object) -> None:
+        raise OSError("cannot be closed")
+
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                functools.partial(run_abandonable, work.run, refuse, name=NAME)
+            )
+            await wait_all_tasks_blocked()
+            if not is_late:
+                work.finish()
+            scope.cancel()
+    assert scope.cancelled_caught
+    if is_late:
+        work.finish()
+    assert failures == []
+    assert "cannot be closed" in caplog.text

@@ -361,3 +361,14 @@ def test_a_sweep_frees_all_although_some_cannot_be_freed() -> None:
     assert sorted(freed) == list(range(1, 10))
     assert table.retired() == []
     assert table.sweep() == 0
+
+
+def test_a_table_is_swept_while_another_begins_to_be_swept_along() -> None:
+    """On two threads: who goes through the others goes through those of before."""
+    tables = [ResourceTable(BackendKind.CPU, lambda resource: None) for _ in range(3)]
+    tables[0].sweep_along(tables[1])
+    assert tables[0]._along is not None
+    sweeping = iter(tables[0]._along)
+    tables[0].sweep_along(tables[2])
+    assert list(sweeping) == [tables[1]]
+    assert set(tables[0]._along) == set(tables[1:])

@@ -139,3 +139,26 @@ def test_whatever_the_hub_meets_is_kept_and_raised_to_nobody_there(
         return
     with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="cannot unmap")):
         backend.close()
+
+
+def test_a_device_is_given_back_by_the_hub_though_a_kernel_cannot_be_unloaded(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would come again to do it."""
+    backend = CudaBackend()
+    line = backend._default.timeline
+    line.advance()  # somebody else's, which ends later
+    driver.answers["cuStreamQuery"] = [BUSY] * 8
+    backend.close()
+    assert not backend._is_given_back
+    driver.answers.clear()
+    line.complete(line.submitted)
+
+    def refuse() -> None:
+        raise DeviceError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_unload_if_idle", refuse)
+        backend._after_completion()
+    assert backend._is_given_back
+    assert driver.calls["cuDevicePrimaryCtxRelease"] == 1

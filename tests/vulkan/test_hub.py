@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from accy_async.backends.completion import Completion
 from accy_async.backends.vulkan import VulkanBackend
 from accy_async.backends.vulkan.hub import Hub
 from accy_async.backends.vulkan.queue import VulkanQueue
@@ -103,6 +104,12 @@ async def test_a_thread_that_the_system_refuses_is_started_by_the_next_wait(
         patch.setattr(threading.Thread, "start", start)
         with pytest.raises(RuntimeUnavailable, match="can't start new thread"):
             backend._hub.ring()
+        line = backend._default.timeline
+        line.advance()
+        with pytest.raises(RuntimeUnavailable):
+            line.watch(line.submitted, Completion())
+        assert not line._waiters  # nobody would set it
+        line.complete(line.submitted)
     backend._hub.ring()
     assert backend._hub._thread is not None
     await end(backend)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from accy_async.backends.origins import Origin
 
 __all__ = ["Ownership"]
-
-_log = logging.getLogger("accy_async.backends")
 
 
 class Ownership(BackendCore):
@@ -59,6 +56,22 @@ class Ownership(BackendCore):
         except INVALID[kind_of(handle)]:  # another thread was faster
             return True
 
+    def discard_late(self, handle: Handle, what: str) -> None:
+        """`discard` where it is nobody's call that fails: its owner is told in the end.
+
+        Args:
+            handle: what is destroyed.
+            what: why, as the end of a sentence.
+        """
+        resource = self._table.find(handle)
+        if resource is None:
+            return
+        name, owner = resource.name, resource.owner
+        try:
+            self.discard(handle)
+        except Exception as error:  # noqa: BLE001 - told to its owner
+            self._table.refusals.note(owner, error, f"destroying {name}, {what}")
+
     def _let_go(self, resource: Resource) -> bool:
         """Free an object, or have the reaper hold it; under the submission lock."""
         is_freed = self._table.destroy(resource.handle)
@@ -77,12 +90,10 @@ class Ownership(BackendCore):
         """Destroy what the garbage collector left for a moment that suits."""
         while self._abandoned:
             try:
-                self.discard(self._abandoned.popleft())
+                handle = self._abandoned.popleft()
             except IndexError:
                 return  # another thread was faster
-            except Exception:  # noqa: BLE001 - logged
-                # As in any finalizer: it is nobody's call that failed.
-                _log.exception("an array that nobody held could not be freed")
+            self.discard_late(handle, "which nobody held any more")
 
     def is_alive(self, handle: Handle) -> bool:
         """True where the handle can be used and destroyed."""

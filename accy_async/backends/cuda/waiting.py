@@ -197,14 +197,16 @@ class CudaWaiting(CudaAsking):
 
     def _after_completion(self) -> None:
         """Free what became idle; the hub calls this."""
-        try:
-            self._table.sweep()
-            self._unload_if_idle()
-            if self._is_closed:
-                self._give_back()
-        except Exception as error:  # noqa: BLE001 - told to who closes the backend
-            # Nobody asked; a device that is lost tells everybody who does.
-            self._table.refusals.note(None, error, "giving the device back")
+        for step in (self._table.sweep, self._unload_if_idle, self._give_back_closed):
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - told to who closes the backend
+                # Nobody asked; a device that is lost tells everybody who does.
+                self._table.refusals.note(None, error, "giving the device back")
+
+    def _give_back_closed(self) -> None:
+        if self._is_closed:
+            self._give_back()
 
     def _after_loan(self) -> None:
         self._after_completion()

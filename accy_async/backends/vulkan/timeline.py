@@ -105,7 +105,11 @@ class VulkanTimeline(Timeline):
         """Have the signal set once every operation up to ``position`` has ended."""
         super().watch(position, completion)
         if not completion.is_set:
-            self._backend.follow(self, position)
+            try:
+                self._backend.follow(self, position)
+            except BaseException:  # there is nobody to set it
+                self.unwatch(completion)
+                raise
 
     def oversee(self, position: int) -> None:
         """See to it that ``position`` is noticed when it is done, if nobody looks."""

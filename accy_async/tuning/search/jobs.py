@@ -134,7 +134,14 @@ class Workers:
                 return
             thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._running[thread] = None
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more
+            with self._lock:
+                del self._running[thread]
+                if self._running:  # these will do
+                    return
+            raise
 
     def _serve(self) -> None:
         thread = threading.current_thread()
