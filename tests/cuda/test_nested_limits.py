@@ -16,7 +16,6 @@ from accy_async.backends.cuda import context
 from accy_async.dtypes import DType
 from accy_async.errors import GraphError
 from accy_async.graph import LaunchOptions
-from accy_async.graph.lowering.parts import Parting, part_plan
 from accy_async.graph.outcome import NodeSkipped
 from accy_async.session import Session, open_session
 from tests.cuda.comparing import ALWAYS, compare
@@ -28,10 +27,11 @@ from tests.graphs.limits import (
     bound,
     nested,
     outcome,
+    random_outcome,
+    random_program,
     side_by_side,
 )
-from tests.graphs.programs import Kernels, Program, cpu_kernels
-from tests.graphs.starting import start_program
+from tests.graphs.programs import Kernels, cpu_kernels
 
 U32 = DType.U32
 
@@ -243,9 +243,6 @@ async def test_runs_of_parts_fail_and_go_well_by_turns() -> None:
                 assert set(calls.made) == made
 
 
-Told = tuple[dict[str, str], dict[str, str], dict[str, list[int]]]
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1), length=st.integers(1, 40), has_hosts=st.booleans()
@@ -254,49 +251,18 @@ def test_random_graphs_beyond_their_limits(
     seed: int, length: int, has_hosts: bool
 ) -> None:
     """In loops of any kind within each other; as they are node by node."""
-
-    def make(kernels: Kernels) -> Program:
-        return Program(
-            seed,
-            length,
-            kernels,
-            has_hosts=has_hosts,
-            may_fail=True,
-            calls_in_loops=False,
-        )
-
-    async def tell(device: str, kernels: Kernels, how: str) -> list[Told]:
-        told: list[Told] = []
-        program = make(kernels)
-        plan, first = program.plan, {n: a.copy() for n, a in program.hosts.items()}
-        async with open_session(device) as session:
-            for _ in range(1 if how == "never" else 2):
-                for name, array in first.items():
-                    program.hosts[name][:] = array
-                run = start_program(session, program, LaunchOptions(lowering=how))
-                await run.wait_over()
-                run.cancel()  # its errors are looked at here
-                assert run.statistics().is_lowered == (how == "always")
-                names = [node.name for node in plan.nodes]
-                names += [loop.name for loop in plan.loops]
-                told.append(
-                    (
-                        {name: str(error) for name, error in run.errors.items()},
-                        {name: run[name].state.value for name in names},
-                        {name: a.tolist() for name, a in program.hosts.items()},
-                    )
-                )
-        return told
-
-    program = make(KERNELS)
-    if program.has_external:
+    program = random_program(seed, length, KERNELS, has_hosts=has_hosts)
+    plain = random_program(seed, length, cpu_kernels(), has_hosts=has_hosts)
+    if program is None or plain is None:
         return
-    if not (
-        "can be lowered" in program.plan.explain()
-        or isinstance(part_plan(program.plan), Parting)
-    ):
-        return
+
+    async def main() -> None:
+        async with open_session("cpu") as session:
+            expected = await random_outcome(session, plain, "never")
+        async with open_session("cuda") as session:
+            for _ in range(2):
+                assert await random_outcome(session, program, "always") == expected
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "load_driver", lambda: PlayingDriver(BODIES))
-        lowered = anyio.run(tell, "cuda", KERNELS, "always")
-    assert lowered == 2 * anyio.run(tell, "cpu", cpu_kernels(), "never")
+        anyio.run(main)

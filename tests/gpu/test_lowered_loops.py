@@ -11,7 +11,15 @@ from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions
 from accy_async.session import Session
 from tests.gpu.sessions import on_gpu
 from tests.gpu.test_graphs import cuda_kernels
-from tests.graphs.limits import LIMIT, around_calls, nested, outcome, side_by_side
+from tests.graphs.limits import (
+    LIMIT,
+    around_calls,
+    nested,
+    outcome,
+    random_outcome,
+    random_program,
+    side_by_side,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -266,5 +274,27 @@ def test_of_loops_with_limits_side_by_side_one_fails(loop: str) -> None:
         plan = side_by_side(kernels, (1, 2), (3, 2))
         found, _ = await outcome(session, plan, ALWAYS)
         assert not found.errors
+
+    on_gpu(loop, work)
+
+
+@LOOPS
+@pytest.mark.parametrize("has_hosts", [False, True])
+def test_random_graphs_beyond_their_limits(loop: str, has_hosts: bool) -> None:
+    """As they are node by node; a quarter of them reach some limit."""
+    kernels = cuda_kernels()
+
+    async def work(session: Session) -> None:
+        failed = 0
+        for seed in range(60):
+            program = random_program(seed, 40, kernels, has_hosts=has_hosts)
+            if program is None:
+                continue
+            expected = await random_outcome(session, program, "never")
+            failed += bool(expected.errors)
+            for _ in range(2):
+                found = await random_outcome(session, program, "always")
+                assert found == expected, seed
+        assert failed > 5
 
     on_gpu(loop, work)

@@ -13,9 +13,12 @@ from accy_async.backends.array import DeviceArray
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan, LaunchOptions, Run
 from accy_async.graph.builder import GraphBuffer
+from accy_async.graph.lowering import Outline, outline
+from accy_async.graph.lowering.parts import Parting, part_plan
 from accy_async.graph.nodes import BufferSlot
 from accy_async.session import Session
-from tests.graphs.programs import Kernels
+from tests.graphs.programs import Kernels, Program
+from tests.graphs.starting import start_program
 
 __all__ = [
     "LIMIT",
@@ -27,6 +30,8 @@ __all__ = [
     "limited",
     "nested",
     "outcome",
+    "random_outcome",
+    "random_program",
     "side_by_side",
 ]
 
@@ -272,10 +277,45 @@ async def outcome(
             arrays[name] = await read(session, array)
         else:
             arrays[name] = (await session.download(array)).tolist()
+    return _told(run, plan, arrays), run
+
+
+def random_program(
+    seed: int, length: int, kernels: Kernels, *, has_hosts: bool
+) -> Program | None:
+    """One whose loops may reach their limits; None where it cannot be lowered."""
+    program = Program(
+        seed,
+        length,
+        kernels,
+        has_hosts=has_hosts,
+        may_fail=True,
+        calls_in_loops=False,
+    )
+    plan = program.plan
+    is_one = isinstance(outline(plan, program.scalars), Outline)
+    if is_one or isinstance(part_plan(plan, program.scalars), Parting):
+        return None if program.has_external else program
+    return None
+
+
+async def random_outcome(session: Session, program: Program, lowering: str) -> Outcome:
+    """What becomes of a run of one, which leaves its arrays as they were before it."""
+    before = {name: array.copy() for name, array in program.hosts.items()}
+    run = start_program(session, program, LaunchOptions(lowering=lowering))
+    await run.wait_over()
+    run.cancel()  # its errors are looked at here
+    assert run.statistics().is_lowered == (lowering == "always")
+    arrays = {name: array.tolist() for name, array in program.hosts.items()}
+    for name, array in before.items():
+        program.hosts[name][:] = array
+    return _told(run, program.plan, arrays)
+
+
+def _told(run: Run, plan: LaunchGraphPlan, arrays: dict[str, list[int]]) -> Outcome:
     names = [node.name for node in plan.nodes] + [loop.name for loop in plan.loops]
-    found = Outcome(
+    return Outcome(
         {name: str(error) for name, error in run.errors.items()},
         {name: run[name].state.value for name in names},
         arrays,
     )
-    return found, run
