@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from accy_async.backends import RecordingBackend
+from accy_async.backends.replay import Replay
 from accy_async.errors import GraphError
 from accy_async.graph import LaunchGraphBuilder, LaunchOptions
 from accy_async.graph.outcome import NodeSkipped, NodeState
@@ -124,3 +127,32 @@ async def test_each_call_failing_once_leaves_nothing(with_calls: bool) -> None:
             error = raised
         assert error is None or "told to fail" in repr(error), error
         check_empty(failing)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(step=st.integers(0, 2**32 - 1), with_calls=st.booleans())
+def test_runs_cut_short_anywhere_leave_nothing(step: int, with_calls: bool) -> None:
+    """Cancelled, calls and launches failing, beside the ends of parts too."""
+    device, kernels = RecordingBackend(), named_kernels()
+    replay = Replay(
+        device, step, burst=3, cancels=0.05, failures=0.05, host_failures=0.2
+    )
+    if with_calls:
+        plan = around_calls(kernels, (1, 1), replay.call)
+    else:
+        plan = nested(kernels, "counted", 2, 1)
+
+    async def work() -> None:
+        async with open_session(device) as session:
+            arrays = bound(session, plan)
+            for _ in range(3):
+                run = session.start(plan, arrays, LaunchOptions(lowering="always"))
+                replay.cancellable("run", run)
+                await run.wait_over()
+                run.cancel()
+
+    async def main() -> None:
+        await replay.drive(work)
+        check_empty(device)
+
+    anyio.run(main)
