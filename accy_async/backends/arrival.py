@@ -68,42 +68,66 @@ async def arrive(
         position: what to wait for; the device says when it is reached.
         bell: of the loop that this runs on.
         before: how far it was known to have come.
-        begun: when the wait began, on the monotonic clock, if its first turn is over
+        begun: when the wait began, on the monotonic clock, if it has had its turn
             already; 0 if it begins now.
     """
     pace = line.paces.of(line.kind_at(position), position - before)
-    is_long, has_come = pace.is_long, False
+    is_long, has_come, is_new = pace.is_long, False, not begun
+    begun = turned = begun or monotonic_ns()
     if not is_long:  # else the sleep is checkpoint enough
-        await bell.turn()  # short work ends meanwhile; the clock is not asked for it
+        await bell.turn()  # short work ends meanwhile
         has_come = line.has_come(position)
-        if has_come and not begun:
+        if has_come and is_new:
             line.is_quick = True
             return
-    begun = begun or monotonic_ns()
+        turned = monotonic_ns()
     patience = 0 if is_long else pace.patience
-    if has_come or (patience and await poll(line, position, bell, begun + patience)):
-        took = monotonic_ns() - begun
-        line.is_quick = took <= QUICK_NS
-        pace.learn(took)
+    if has_come or (
+        patience
+        and await poll(line, position, bell, begun + patience, begun + pace.near)
+    ):
+        now = monotonic_ns()
+        line.is_quick = now - turned <= QUICK_NS
+        pace.note(now - begun)
         return
     unseen, seen = await line.sleep(position, bell, begun, pace)
     if seen:
-        pace.learn(seen - begun, seen - max(unseen, begun))
+        pace.note(seen - begun, seen - max(unseen, begun))
 
 
-async def poll(line: Awaited, position: int, bell: Bell, until: int) -> bool:
-    """Look between turns until then; True if the position is reached."""
+async def poll(
+    line: Awaited, position: int, bell: Bell, until: int, near: int = 0
+) -> bool:
+    """Look between turns; True if the position is reached.
+
+    Args:
+        line: the stream's.
+        position: what to wait for.
+        bell: of the loop that this runs on.
+        until: when to give up, on the monotonic clock.
+        near: when the end is near: then no turn is to be under way. 0 if nobody knows.
+    """
     if not line.can_poll or bell.pollers >= MOST_POLLERS:
         return line.has_come(position)
     bell.pollers += 1
     try:
+        now = monotonic_ns()
         while True:
             if bell.pollers == 1:  # nobody else of the loop is at it
-                line.spin(position, SPIN_NS)
+                line.spin(position, _stretch(near - bell.turn_ns - now))
             if line.has_come(position):
                 return True
-            if monotonic_ns() >= until:
+            now = monotonic_ns()
+            if now >= until:
                 return False
             await bell.turn()
+            begun, now = now, monotonic_ns()
+            took = min(now - begun, SPIN_NS)  # others' turns can be of any length
+            bell.turn_ns += (took - bell.turn_ns) >> 2
     finally:
         bell.pollers -= 1
+
+
+def _stretch(left: int) -> int:
+    """How long to look, if the last turn before the end has to begin in so long."""
+    return left if 0 < left < SPIN_NS else SPIN_NS

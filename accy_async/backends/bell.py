@@ -48,12 +48,14 @@ class Bell(ABC):
             cancellation is raised.
         pollers: how many of the loop's tasks take turns at the moment instead of
             sleeping; for those who do to count.
+        turn_ns: about how long a turn takes them; likewise.
     """
 
     turn: Callable[[], Awaitable[object]]
 
     def __init__(self) -> None:
         self.pollers = 0
+        self.turn_ns = 0
         self._queue: deque[Waiter] = deque()
         # Reentrant, as the collector may close a bell wherever it likes to.
         self._lock = threading.RLock()

@@ -41,6 +41,13 @@ _SLACK_NS = 100_000
 """What does not come when it should is polled for so much longer: to fall asleep and be
 woken takes as long."""
 
+_NEAR_NS = 2_000
+"""An end is looked for at least so much before it is expected: about by how much the
+turns of a loop differ."""
+
+_KNOWN = 3
+"""So many waits have to be seen before anything is expected of the next."""
+
 _EXACT_NS = 50_000
 """A wait's end is known well enough if it is known to that."""
 
@@ -66,9 +73,11 @@ class Pace:
         spread: by how much they differ from that, on average.
         blur: how long nobody had looked when the last one was seen to be over.
         odd: how many in a row took something else.
+        noted: what the last one took, and how long nobody had looked, where that is
+            still to be learned.
     """
 
-    __slots__ = ("blur", "count", "mean", "odd", "spread")
+    __slots__ = ("blur", "count", "mean", "noted", "odd", "spread")
 
     def __init__(self) -> None:
         self.count = 0
@@ -76,6 +85,23 @@ class Pace:
         self.spread = 0
         self.blur = 0
         self.odd = 0
+        self.noted: tuple[int, int] | None = None
+
+    def note(self, took: int, blur: int = 0) -> None:
+        """Have it learned before the next wait, while the device is at work.
+
+        What is done between the end of a wait and the task that runs on makes it late.
+        """
+        if self.noted is not None:
+            self.catch_up()
+        self.noted = took, blur
+
+    def catch_up(self) -> None:
+        """Learn what was noted."""
+        noted = self.noted
+        if noted is not None:
+            self.noted = None
+            self.learn(*noted)
 
     def learn(self, took: int, blur: int = 0) -> None:
         """Say how long a wait took, or so much less: nobody had looked meanwhile."""
@@ -137,7 +163,14 @@ class Pace:
     @property
     def is_steady(self) -> bool:
         """Whether the next wait is worth a guess."""
-        return self.count >= 3 and self.spread <= self.mean >> 4 and self._is_exact
+        return self.count >= _KNOWN and self.spread <= self.mean >> 4 and self._is_exact
+
+    @property
+    def near(self) -> int:
+        """How long after its beginning a wait's end is near; 0 if nobody can say."""
+        if self.count < _KNOWN:
+            return 0
+        return max(0, self.mean - min(2 * self.spread + _NEAR_NS, SPIN_NS >> 1))
 
     @property
     def earliest(self) -> int:
@@ -191,4 +224,6 @@ class Paces:
             if len(self._paces) >= _KEPT:
                 self._paces.clear()
             pace = self._paces[work, operations] = Pace()
+        elif pace.noted is not None:
+            pace.catch_up()
         return pace

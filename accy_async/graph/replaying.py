@@ -187,7 +187,8 @@ class PreparedPlan(ClosedOnExit):
         if self._has_events:
             mark = self._submit_with_events(lowered)
         else:
-            mark = Mark(self._line, lowered.launch(self._stream, None))
+            stream: StreamHandle = self._stream  # type: ignore[assignment]
+            mark = Mark(self._line, lowered.launch_again(stream))
         self._last = mark.position
         if lowered.limits:
             mark = LimitedMark(

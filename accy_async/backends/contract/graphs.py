@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore, admit
 from accy_async.backends.devicegraph import GraphRecord, GraphRequest
 from accy_async.backends.handles import GraphHandle, Handle, ObjectKind, StreamHandle
-from accy_async.backends.hooks import GraphState
+from accy_async.backends.hooks import GraphState, StreamState
 from accy_async.backends.launch import refuse_foreign
 from accy_async.backends.resources import refuse_destroyed
 from accy_async.errors import CapabilityMismatch, InvalidGraph, InvalidType
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import GuardOf
-    from accy_async.backends.resources import Resource
+    from accy_async.backends.resources import Resource, Use
 
 __all__ = ["Graphs"]
 
@@ -85,6 +87,8 @@ class Graphs(BackendCore):
             resource.decompose()
             resource.broken_by = None
             self._compose(resource, state, objects, every)
+            for use in resource.shared:
+                use.epoch = None  # what launches it looks at it again
         return True
 
     def launch_graph(
@@ -108,24 +112,59 @@ class Graphs(BackendCore):
             InvalidGraph: it is not alive, or something that it uses is not.
             InvalidStream: the stream is not alive.
         """
-        self._check("launch_graph")
         with self._lock:
-            resource = self._table.get(graph)
-            if resource.broken_by is not None:
-                raise InvalidGraph(
-                    f"{resource.name} cannot be launched: {resource.broken_by.name}, "
-                    "which it uses, was destroyed"
-                )
+            resource = self._check_graph(graph)
             state: GraphState = resource.payload  # type: ignore[assignment]
             on = self._stream(stream)
-            if resource.arriving:
-                admit(on, resource.arriving)
-                resource.arriving = [p for p in resource.arriving if p.arrival]
+            _admit_parts(on, resource)
             position = self._launch_graph(on, state, guard_of)
             resource.touch(on.timeline, position)
             for event in state.events:
                 event.touch(on.timeline, position)
         return position
+
+    def bind_graph(self, graph: GraphHandle, stream: StreamHandle) -> Callable[[], int]:
+        """Make what launches a graph on a stream again and again.
+
+        Returns:
+            A function without arguments that does what `launch_graph` does, and raises
+            and returns the same; what can be looked up once is.
+
+        Raises:
+            InvalidGraph, InvalidStream: one of them is not alive.
+        """
+        with self._lock:
+            self._table.get(graph)
+            self._stream(stream)
+        return partial(self.launch_graph, graph, stream)
+
+    def _check_graph(self, graph: GraphHandle) -> Resource:
+        """A graph that may be launched; under the lock.
+
+        Raises:
+            InvalidGraph: it is not alive, or something that it uses is not.
+        """
+        self._check("launch_graph")
+        resource = self._table.get(graph)
+        if resource.broken_by is not None:
+            raise InvalidGraph(
+                f"{resource.name} cannot be launched: {resource.broken_by.name}, "
+                "which it uses, was destroyed"
+            )
+        return resource
+
+    def _renew_graph(self, graph: GraphHandle, stream: StreamHandle, use: Use) -> None:
+        """Check a bound graph in a new epoch; under the lock.
+
+        Raises:
+            As `launch_graph`.
+        """
+        epoch = self._table.epoch  # before the checks: losing takes no lock
+        resource = self._check_graph(graph)
+        _admit_parts(self._stream(stream), resource)
+        if use.epoch is None:
+            resource.share(use)
+        use.epoch = epoch
 
     def _objects_of(
         self, request: GraphRequest
@@ -166,3 +205,10 @@ class Graphs(BackendCore):
         resource.compose(every)
         lost = next((part for part in every if not part.is_alive), None)
         resource.broken_by = lost
+
+
+def _admit_parts(on: StreamState, graph: Resource) -> None:
+    """Have a stream wait for what a graph uses and has not arrived yet."""
+    if graph.arriving:
+        admit(on, graph.arriving)
+        graph.arriving = [part for part in graph.arriving if part.arrival]

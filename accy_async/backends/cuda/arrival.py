@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from accy_async.backends.arrival import poll
 from accy_async.backends.bell import Bell
 from accy_async.backends.completion import Completion
-from accy_async.backends.pace import Pace
 
 if TYPE_CHECKING:
     from accy_async.backends.alarm import Alarm
     from accy_async.backends.cuda.timeline import CudaTimeline
+    from accy_async.backends.pace import Pace
 
 __all__ = ["Arrival", "sleep"]
 
@@ -31,10 +31,6 @@ _LEAST_SLEEP_NS = 50_000
 """To sleep for less is not worth it."""
 
 _UNSEEN = (0, 0)
-
-_PRACTICE = Pace()
-"""Of no waits."""
-
 
 class Arrival(Completion):
     """A sleeping wait. Times are monotonic, in nanoseconds.
@@ -109,7 +105,7 @@ async def _doze(
     at = target - lag.allowance
     if at - now < _LEAST_SLEEP_NS:
         await bell.turn()
-        await poll(line, position, bell, until)
+        await poll(line, position, bell, until, begun + pace.near)
         now = monotonic_ns()
         return now, now
     arrival = Arrival(bell, until, until, looks_itself=target - now <= _FAR_NS)
@@ -130,8 +126,7 @@ async def _doze(
         return _sighting(line, begun)
     now = monotonic_ns()
     # A thread that has slept has left the caches, and is some 20 us late by what it
-    # does after the end. So what can be done, or done once for practice, is so before.
-    _PRACTICE.learn(0)
+    # does after the end. So what can be done before is.
     is_watched = line.has_finishers  # which are seen to as long as somebody watches
     if not is_watched:
         line.unwatch(arrival)
@@ -143,7 +138,7 @@ async def _doze(
         lag.learn(now - at, is_late=is_late)
     if not is_late:
         try:
-            await poll(line, position, bell, until)
+            await poll(line, position, bell, until, begun + pace.near)
         except GeneratorExit:
             raise
         except BaseException:

@@ -50,26 +50,29 @@ class CudaAsking(Backend):
         return await self._ends_at_once(line, line.submitted)
 
     async def _ends_at_once(self, line: CudaTimeline, position: int) -> bool:
-        """Whether a stream's end is there within a turn of the loop, or soon after.
-
-        After a second turn it is asked about once more: what a busy host had to do with
-        an outlier is less than what a flag takes then.
-        """
+        """Whether a stream's end is there within a turn of the loop, or soon after."""
         turn = current_bell().turn
         await turn()
-        if self._has_ended(line, position):
-            return True
-        await turn()
+        return self._has_ended(line, position) or await self._ends_next(line, position)
+
+    async def _ends_next(self, line: CudaTimeline, position: int) -> bool:
+        """Whether it is there after a second turn.
+
+        What a busy host had to do with an outlier is less than what a flag takes then.
+        """
+        await current_bell().turn()
         if self._has_ended(line, position):
             return True
         line.is_quick = False
-        line.begun = monotonic_ns() - 2 * QUICK_NS  # about when the first turn was over
+        line.begun = monotonic_ns() - 3 * QUICK_NS  # about when the wait began
         return False
 
     def _has_ended(self, line: CudaTimeline, position: int) -> bool:
         """Ask the driver for a moment whether a stream has come to its end there."""
-        if line.submitted != position or not self._has_given_all():
+        lock = self._lock
+        if line.submitted != position or not lock.acquire(blocking=False):
             return False
+        lock.release()  # the driver has all that has a position
         ask = line.ask or self._asking(line)
         if ask() != 0 or not line.complete_unwatched(position):
             return False

@@ -22,8 +22,9 @@ from accy_async.backends.cuda.graphparameters import NodeUpdates
 from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.devicegraph import GraphRecord, walk
 from accy_async.backends.hooks import GraphState, StreamState
-from accy_async.backends.journal import Label
+from accy_async.backends.journal import JOURNAL_MASK, Label
 from accy_async.backends.launch import PreparedLaunch
+from accy_async.backends.resources import Use
 from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from accy_async.backends.cuda.timeline import CudaTimeline
     from accy_async.backends.devicegraph import GraphRequest
     from accy_async.backends.guards import GuardOf
-    from accy_async.backends.handles import Handle
+    from accy_async.backends.handles import GraphHandle, Handle, StreamHandle
     from accy_async.backends.resources import Resource
 
 __all__ = ["CudaGraph", "CudaGraphs"]
@@ -147,6 +148,65 @@ class CudaGraphs(Backend):
         if mine.staging or mine.events:
             self._after_launch(mine, on, position)
         return position
+
+    def bind_graph(self, graph: GraphHandle, stream: StreamHandle) -> Callable[[], int]:
+        """Make what launches a graph again and again; see `Graphs.bind_graph`.
+
+        A graph that copies to or from arrays, or records events, has more to do.
+        """
+        with self._lock:
+            self._check("bind_graph")
+            mine = cast("CudaGraph", self._table.get(graph).payload)
+            on = cast("CudaStream", self._stream(stream))
+            if mine.staging or mine.events:
+                return super().bind_graph(graph, stream)
+            use = Use(on.timeline)
+            call = self._calling_graph(mine, on)
+        return self._submitting_graph(mine, on, call, use, graph, stream)
+
+    def _submitting_graph(
+        self,
+        mine: CudaGraph,
+        on: CudaStream,
+        call: Callable[[], int],
+        use: Use,
+        graph: GraphHandle,
+        stream: StreamHandle,
+    ) -> Callable[[], int]:
+        """A bound graph's function; its names are looked up here, once."""
+        table, timeline, recent = self._table, on.timeline, on.recent
+        make_current, mask = self._context.make_current, JOURNAL_MASK
+
+        def submit() -> int:
+            lock = self._lock
+            try:  # as a launcher's `submit`, which says why not `with`
+                lock.acquire()
+                if use.epoch is not table.epoch:
+                    self._renew_graph(graph, stream, use)
+                timeline.submitted = use.position = position = timeline.submitted + 1
+                make_current()
+                code = call()
+                if code:
+                    raise self._blame(self._driver.CUresult(code), "cuGraphLaunch", on)
+                recent[position & mask] = mine.work
+            except BaseException:
+                if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+                    lock.release()
+                raise
+            lock.release()
+            return position
+
+        return submit
+
+    def _calling_graph(self, graph: CudaGraph, on: CudaStream) -> Callable[[], int]:
+        """What launches a graph on one stream; returns the driver's code."""
+        address, executable = self._graph_launch_address, graph.executable
+        if address is not None:
+            thunk = make_thunk(address, int(executable), on.number, 0, None)
+            if thunk is not None:
+                return thunk
+        launch, native = self._driver.cuGraphLaunch, on.native
+        return lambda: int(launch(executable, native)[0])
 
     def _launching(self, graph: CudaGraph) -> Callable[[CudaStream], int]:
         """What makes the driver's call for a graph; returns its code."""

@@ -128,7 +128,8 @@ class CudaTimeline(Timeline):
         if reached > self._completed:
             if self._finishers:
                 reached = self._finish_short(reached)
-            self._completed = max(self._completed, reached)
+            if reached > self._completed:
+                self._completed = reached
         return self._completed
 
     @completed.setter

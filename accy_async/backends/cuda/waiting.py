@@ -16,6 +16,7 @@ from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.objects import CudaStream
 from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.cuda.timeline import CudaTimeline
+from accy_async.backends.loops import current_bell
 from accy_async.errors import DeviceError, DeviceLost
 
 if TYPE_CHECKING:
@@ -96,12 +97,12 @@ class CudaWaiting(CudaAsking):
             return
         if position is None:
             position = line.submitted
-        if (
-            line.is_quick
-            and not line.has_failed
-            and await self._ends_at_once(line, position)
-        ):
-            return
+        if line.is_quick and not line.has_failed:
+            await current_bell().turn()  # as `_ends_at_once`, in one piece
+            if self._has_ended(line, position):
+                return
+            if await self._ends_next(line, position):
+                return
         await self._wait_line(line, position)
 
     async def _wait_line(self, line: CudaTimeline, position: int) -> None:

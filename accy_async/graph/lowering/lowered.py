@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from accy_async.backends.cleanup import destroy_all, raise_together
@@ -57,6 +57,7 @@ class LoweredGraph:
         self._verdicts = verdicts or self._owned
         self._binder = Binder(prepared, self._verdicts)
         self._graph: GraphHandle | None = None
+        self._bound: tuple[StreamHandle, Callable[[], int]] | None = None
         self._events: dict[int, EventHandle] = {}
 
     def make(self) -> None:
@@ -104,6 +105,7 @@ class LoweredGraph:
         assert isinstance(shape, Outline)
         self.shape = shape
         self._binder.forget(nodes)
+        self._bound = None
         if self._graph is not None:
             request = self._binder.bind(shape, self._records())
             if self._backend.update_graph(self._graph, request):
@@ -151,6 +153,17 @@ class LoweredGraph:
             self._verdicts.clear(self.shape.limits)
         return self._backend.launch_graph(self._graph, stream, guard_of)
 
+    def launch_again(self, stream: StreamHandle) -> int:
+        """`launch` on a stream that it is launched on again and again."""
+        bound = self._bound
+        if bound is None or bound[0] is not stream:
+            assert self._graph is not None
+            launch = self._backend.bind_graph(self._graph, stream)
+            self._bound = bound = stream, launch
+        if self.shape.limits:
+            self._verdicts.clear()
+        return bound[1]()
+
     def handles(self) -> Iterator[Handle]:
         """What it owns, as it is to be destroyed."""
         if self._graph is not None:
@@ -166,7 +179,7 @@ class LoweredGraph:
         """
         errors: list[Exception] = []
         handles = list(self.handles())
-        self._graph = None
+        self._graph = self._bound = None
         self._events = {}
         self._owned.forget()
         destroy_all(self._backend, handles, errors)
@@ -177,5 +190,6 @@ class LoweredGraph:
 
     def _drop_graph(self) -> None:
         graph, self._graph = self._graph, None
+        self._bound = None
         if graph is not None:
             self._backend.discard(graph)
