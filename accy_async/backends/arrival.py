@@ -13,7 +13,7 @@ from time import monotonic_ns
 from typing import Protocol
 
 from accy_async.backends.bell import Bell
-from accy_async.backends.pace import QUICK_NS, SPIN_NS, Pace, Paces
+from accy_async.backends.pace import SOON_NS, SPIN_NS, Pace, Paces
 
 __all__ = ["MOST_POLLERS", "Awaited", "arrive", "poll"]
 
@@ -87,7 +87,7 @@ async def arrive(
         and await poll(line, position, bell, begun + patience, begun + pace.near)
     ):
         now = monotonic_ns()
-        line.is_quick = now - turned <= QUICK_NS
+        line.is_quick = now - turned <= SOON_NS
         pace.note(now - begun)
         return
     unseen, seen = await line.sleep(position, bell, begun, pace)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-__all__ = ["QUICK_NS", "SPIN_NS", "Pace", "Paces"]
+__all__ = ["QUICK_NS", "SOON_NS", "SPIN_NS", "Pace", "Paces"]
 
 SPIN_NS = 10_000
 """How long a task reads its word at a stretch, between two turns of its loop."""
@@ -23,6 +23,10 @@ QUICK_NS = 10_000
 """What ends so soon after a turn of the loop is asked for without a flag, which takes
 the device 1 to 3 us more. Loops take 2 to 5 us for a turn, and an empty kernel some 5:
 without this, the quickest loop would be the one that comes too early."""
+
+SOON_NS = 6_000
+"""What ends so soon after a turn, with a flag, ends within `QUICK_NS` without one: to
+submit a flag takes the host some 3 us."""
 
 _MOST_POLLED_NS = 200_000
 """Waits that take longer on average begin with sleep,"""
