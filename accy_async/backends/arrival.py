@@ -72,24 +72,24 @@ async def arrive(
             already; 0 if it begins now.
     """
     pace = line.paces.of(line.kind_at(position), position - before)
-    is_long, has_come, is_new = pace.is_long, False, not begun
-    begun = turned = begun or monotonic_ns()
-    if not is_long:  # else the sleep is checkpoint enough
-        await bell.turn()  # short work ends meanwhile
-        has_come = line.has_come(position)
-        if has_come and is_new:
-            line.is_quick = True
-            return
-        turned = monotonic_ns()
+    is_long, is_new = pace.is_long, not begun
+    now = monotonic_ns()
+    if is_new:
+        begun = now
+        if not is_long:  # else the sleep is checkpoint enough
+            await bell.turn()
+            if line.has_come(position):  # short work has ended meanwhile
+                line.is_quick = True
+                return
+            now = monotonic_ns()
     patience = 0 if is_long else pace.patience
-    if has_come or (
-        patience
-        and await poll(line, position, bell, begun + patience, begun + pace.near)
-    ):
-        now = monotonic_ns()
-        line.is_quick = now - turned <= SOON_NS
-        pace.note(now - begun)
-        return
+    if patience:
+        blur = await poll(line, position, bell, begun + patience, begun + pace.near)
+        if blur >= 0:
+            seen = monotonic_ns()
+            line.is_quick = is_new and seen - now <= SOON_NS
+            pace.note(seen - begun, blur)
+            return
     unseen, seen = await line.sleep(position, bell, begun, pace)
     if seen:
         pace.note(seen - begun, seen - max(unseen, begun))
@@ -97,8 +97,8 @@ async def arrive(
 
 async def poll(
     line: Awaited, position: int, bell: Bell, until: int, near: int = 0
-) -> bool:
-    """Look between turns; True if the position is reached.
+) -> int:
+    """Look between turns.
 
     Args:
         line: the stream's.
@@ -106,24 +106,30 @@ async def poll(
         bell: of the loop that this runs on.
         until: when to give up, on the monotonic clock.
         near: when the end is near: then no turn is to be under way. 0 if nobody knows.
+
+    Returns:
+        How long nobody had looked when the position was seen to be reached; -1 if it is
+        not.
     """
     if not line.can_poll or bell.pollers >= MOST_POLLERS:
-        return line.has_come(position)
+        return 0 if line.has_come(position) else -1
     bell.pollers += 1
     try:
-        now = monotonic_ns()
+        blur, now = 0, monotonic_ns()
         while True:
+            if line.has_come(position):
+                return blur
             if bell.pollers == 1:  # nobody else of the loop is at it
                 line.spin(position, _stretch(near - bell.turn_ns - now))
-            if line.has_come(position):
-                return True
-            now = monotonic_ns()
-            if now >= until:
-                return False
+                if line.has_come(position):
+                    return 0
+            seen = monotonic_ns()
+            if seen >= until:
+                return -1
             await bell.turn()
-            begun, now = now, monotonic_ns()
-            took = min(now - begun, SPIN_NS)  # others' turns can be of any length
-            bell.turn_ns += (took - bell.turn_ns) >> 2
+            now = monotonic_ns()
+            blur = now - seen
+            bell.turn_ns += (min(blur, SPIN_NS) - bell.turn_ns) >> 2  # others' are long
     finally:
         bell.pollers -= 1
 

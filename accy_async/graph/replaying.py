@@ -146,11 +146,12 @@ class PreparedPlan(ClosedOnExit):
             return
         while self._has_arrays and not self._line.is_idle:  # others may come first
             await self._line.wait_reached(self._line.submitted)
-        mark = self.submit()
+        position = self._launch(is_awaited=True)
+        limited = self._limited
         stream: StreamHandle = self._stream  # type: ignore[assignment]
         self._awaited += 1
         try:
-            await self._backend.wait_stream(stream, mark.position)
+            await self._backend.wait_stream(stream, position)
         except anyio.get_cancelled_exc_class() as cancelled:
             errors: list[Exception] = []
             primary = await self._settle(cancelled, errors)
@@ -158,8 +159,8 @@ class PreparedPlan(ClosedOnExit):
             raise
         finally:
             self._awaited -= 1
-        if isinstance(mark, LimitedMark):
-            mark.raise_failures()
+        if limited is not None:
+            limited.raise_failures()
 
     def submit(self) -> Mark:
         """Submit a run without waiting for it: ``await mark.wait()`` does. Sync.
@@ -172,6 +173,11 @@ class PreparedPlan(ClosedOnExit):
             InvalidGraph: something that it uses was destroyed.
             SessionClosed: it was closed, or its session was.
         """
+        position = self._launch(is_awaited=False)
+        return self._limited or Mark(self._line, position)
+
+    def _launch(self, *, is_awaited: bool) -> int:
+        """Submit a run; see `submit`. Returns its position on the stream."""
         lowered = self._lowered
         if lowered is None or self._is_closed:
             self._refuse()
@@ -185,20 +191,15 @@ class PreparedPlan(ClosedOnExit):
         if self._limited is not None:
             self._limited.look()
         if self._has_events:
-            mark = self._submit_with_events(lowered)
+            position = self._launch_with_events(lowered)
         else:
             stream: StreamHandle = self._stream  # type: ignore[assignment]
-            mark = Mark(self._line, lowered.launch_again(stream))
-        self._last = mark.position
+            position = lowered.launch_again(stream, is_awaited=is_awaited)
+        self._last = position
         if lowered.limits:
-            mark = LimitedMark(
-                mark.timeline,
-                mark.position,
-                title_of(self._prepared.plan),
-                lowered.errors,
-            )
-            self._limited = mark
-        return mark
+            name = title_of(self._prepared.plan)
+            self._limited = LimitedMark(self._line, position, name, lowered.errors)
+        return position
 
     def share_stream(self, stream: StreamHandle) -> None:
         """Launch its runs on a stream of somebody else's, which goes with either."""
@@ -304,14 +305,14 @@ class PreparedPlan(ClosedOnExit):
         named = "; ".join(map(str, self.obstacles))
         raise GraphError(f"submit: the plan is not lowered: {named}")
 
-    def _submit_with_events(self, lowered: LoweredGraph) -> Mark:
+    def _launch_with_events(self, lowered: LoweredGraph) -> int:
         backend, events = self._backend, self._prepared.events
         for name in lowered.shape.waits:
             backend.stream_wait_event(self._stream, events[name])
         position = lowered.launch(self._stream, None)
         for name in lowered.shape.signals:
             position = backend.record_event(events[name], self._stream)
-        return Mark(self._line, position)
+        return position
 
     async def _run_with_others(self) -> None:
         """Run it as a run of its session's."""

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from accy_async.backends import StreamHandle
-from accy_async.backends.cuda import CudaBackend, asking
+from accy_async.backends.cuda import CudaBackend, asking, waiting
 from accy_async.backends.cuda.scanner import NativeScanner
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.errors import DeviceError
@@ -134,7 +134,7 @@ async def test_a_quick_wait_goes_on_without_its_stream(
             if backend.is_alive(stream):
                 backend.destroy(stream)
 
-    monkeypatch.setattr(asking, "current_bell", Destroying)
+    monkeypatch.setattr(waiting, "current_bell", Destroying)
     await backend.wait_stream(stream)
     assert not backend.is_alive(stream)
 

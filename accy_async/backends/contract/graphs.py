@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore, admit
@@ -123,12 +122,15 @@ class Graphs(BackendCore):
                 event.touch(on.timeline, position)
         return position
 
-    def bind_graph(self, graph: GraphHandle, stream: StreamHandle) -> Callable[[], int]:
+    def bind_graph(
+        self, graph: GraphHandle, stream: StreamHandle
+    ) -> Callable[[bool], int]:
         """Make what launches a graph on a stream again and again.
 
         Returns:
-            A function without arguments that does what `launch_graph` does, and raises
-            and returns the same; what can be looked up once is.
+            A function that does what `launch_graph` does, and raises and returns the
+            same; what can be looked up once is. It is told whether its caller will wait
+            for the end at once, for a device that can be prepared for that.
 
         Raises:
             InvalidGraph, InvalidStream: one of them is not alive.
@@ -136,7 +138,12 @@ class Graphs(BackendCore):
         with self._lock:
             self._table.get(graph)
             self._stream(stream)
-        return partial(self.launch_graph, graph, stream)
+
+        def launch(is_awaited: bool) -> int:
+            del is_awaited
+            return self.launch_graph(graph, stream)
+
+        return launch
 
     def _check_graph(self, graph: GraphHandle) -> Resource:
         """A graph that may be launched; under the lock.

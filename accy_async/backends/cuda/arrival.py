@@ -32,6 +32,7 @@ _LEAST_SLEEP_NS = 50_000
 
 _UNSEEN = (0, 0)
 
+
 class Arrival(Completion):
     """A sleeping wait. Times are monotonic, in nanoseconds.
 

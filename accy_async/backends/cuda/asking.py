@@ -51,31 +51,42 @@ class CudaAsking(Backend):
 
     async def _ends_at_once(self, line: CudaTimeline, position: int) -> bool:
         """Whether a stream's end is there within a turn of the loop, or soon after."""
-        turn = current_bell().turn
-        await turn()
-        return self._has_ended(line, position) or await self._ends_next(line, position)
-
-    async def _ends_next(self, line: CudaTimeline, position: int) -> bool:
-        """Whether it is there after a second turn.
-
-        What a busy host had to do with an outlier is less than what a flag takes then.
-        """
+        begun = monotonic_ns()
         await current_bell().turn()
         if self._has_ended(line, position):
             return True
+        return await self._ends_next(line, position, begun)
+
+    async def _ends_next(self, line: CudaTimeline, position: int, begun: int) -> bool:
+        """Whether it is there after a second turn, if it has no flag.
+
+        What a busy host had to do with an outlier is less than what a flag takes then.
+        """
+        if line.flagged < position:
+            await current_bell().turn()
+            if self._has_ended(line, position):
+                return True
         line.is_quick = False
-        line.begun = monotonic_ns() - 3 * QUICK_NS  # about when the wait began
+        line.begun = begun
         return False
 
     def _has_ended(self, line: CudaTimeline, position: int) -> bool:
-        """Ask the driver for a moment whether a stream has come to its end there."""
-        lock = self._lock
-        if line.submitted != position or not lock.acquire(blocking=False):
-            return False
-        lock.release()  # the driver has all that has a position
-        ask = line.ask or self._asking(line)
-        if ask() != 0 or not line.complete_unwatched(position):
-            return False
+        """Ask the driver for a moment whether a stream has come to its end there.
+
+        Where a flag was submitted, the word says so.
+        """
+        if line.flagged >= position:
+            line.spin(position, QUICK_NS)
+            if line.completed < position or line.has_failed:
+                return False
+        else:
+            lock = self._lock
+            if line.submitted != position or not lock.acquire(blocking=False):
+                return False
+            lock.release()  # the driver has all that has a position
+            ask = line.ask or self._asking(line)
+            if ask() != 0 or not line.complete_unwatched(position):
+                return False
         if self._abandoned:
             self._discard_abandoned()
         self._table.sweep()

@@ -149,7 +149,9 @@ class CudaGraphs(Backend):
             self._after_launch(mine, on, position)
         return position
 
-    def bind_graph(self, graph: GraphHandle, stream: StreamHandle) -> Callable[[], int]:
+    def bind_graph(
+        self, graph: GraphHandle, stream: StreamHandle
+    ) -> Callable[[bool], int]:
         """Make what launches a graph again and again; see `Graphs.bind_graph`.
 
         A graph that copies to or from arrays, or records events, has more to do.
@@ -172,12 +174,16 @@ class CudaGraphs(Backend):
         use: Use,
         graph: GraphHandle,
         stream: StreamHandle,
-    ) -> Callable[[], int]:
-        """A bound graph's function; its names are looked up here, once."""
-        table, timeline, recent = self._table, on.timeline, on.recent
+    ) -> Callable[[bool], int]:
+        """A bound graph's function; its names are looked up here, once.
+
+        Where the end is waited for, a flag is submitted right behind the launch: some
+        3 us before whoever waits would come to that.
+        """
+        table, timeline, recent = self._table, on.flags, on.recent
         make_current, mask = self._context.make_current, JOURNAL_MASK
 
-        def submit() -> int:
+        def submit(is_awaited: bool) -> int:
             lock = self._lock
             try:  # as a launcher's `submit`, which says why not `with`
                 lock.acquire()
@@ -189,6 +195,10 @@ class CudaGraphs(Backend):
                 if code:
                     raise self._blame(self._driver.CUresult(code), "cuGraphLaunch", on)
                 recent[position & mask] = mine.work
+                if is_awaited:
+                    write = timeline.write
+                    if write is not None and write(position) == 0:
+                        timeline.flagged = position  # else the wait sees to it
             except BaseException:
                 if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
                     lock.release()

@@ -66,6 +66,7 @@ class CudaTimeline(Timeline):
         armed: the position that the hub watches for; the hub's.
         bell: whose loop is rung then; the hub's.
         begun: since when its end is waited for already, for the next who waits; or 0.
+        flagged: up to where the word will say what is done.
     """
 
     __slots__ = (
@@ -74,7 +75,6 @@ class CudaTimeline(Timeline):
         "_finishers",
         "_finishing",
         "_flag",
-        "_flagged",
         "_long_finishers",
         "_query",
         "_word",
@@ -82,6 +82,7 @@ class CudaTimeline(Timeline):
         "ask",
         "begun",
         "bell",
+        "flagged",
         "hub",
         "is_detached",
         "is_quick",
@@ -111,7 +112,7 @@ class CudaTimeline(Timeline):
         self._query = query
         self.hub = hub
         self._completed = 0
-        self._flagged = 0
+        self.flagged = 0
         self.is_quick = False
         self.begun = 0
         self.ask: Callable[[], int] | None = None
@@ -203,9 +204,9 @@ class CudaTimeline(Timeline):
 
     def request(self, position: int) -> None:
         """See to it that the word will say when ``position`` is done."""
-        if position > self._flagged and self._lost is None:
-            self._flagged = self.submitted
-            self._flag(self, self._flagged)
+        if position > self.flagged and self._lost is None:
+            self.flagged = self.submitted
+            self._flag(self, self.flagged)
 
     def kind_at(self, position: int) -> Hashable:
         """What waits for such work as there is at a position have in common."""

@@ -57,7 +57,7 @@ class LoweredGraph:
         self._verdicts = verdicts or self._owned
         self._binder = Binder(prepared, self._verdicts)
         self._graph: GraphHandle | None = None
-        self._bound: tuple[StreamHandle, Callable[[], int]] | None = None
+        self._bound: tuple[StreamHandle, Callable[[bool], int]] | None = None
         self._events: dict[int, EventHandle] = {}
 
     def make(self) -> None:
@@ -153,8 +153,13 @@ class LoweredGraph:
             self._verdicts.clear(self.shape.limits)
         return self._backend.launch_graph(self._graph, stream, guard_of)
 
-    def launch_again(self, stream: StreamHandle) -> int:
-        """`launch` on a stream that it is launched on again and again."""
+    def launch_again(self, stream: StreamHandle, *, is_awaited: bool) -> int:
+        """`launch` on a stream that it is launched on again and again.
+
+        Args:
+            stream: the stream.
+            is_awaited: whether its end is waited for at once.
+        """
         bound = self._bound
         if bound is None or bound[0] is not stream:
             assert self._graph is not None
@@ -162,7 +167,7 @@ class LoweredGraph:
             self._bound = bound = stream, launch
         if self.shape.limits:
             self._verdicts.clear()
-        return bound[1]()
+        return bound[1](is_awaited)
 
     def handles(self) -> Iterator[Handle]:
         """What it owns, as it is to be destroyed."""
