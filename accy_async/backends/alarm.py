@@ -32,7 +32,7 @@ _MOST_ERROR_NS = 40_000
 by whole time slices of other programs."""
 
 _MOST_MARGIN_NS = 100_000
-_STEP_NS = 1_000
+_STEP_NS = 2_000
 """The mean comes to what a loop takes within some alarms. The margin is to be slower:
 else it would make up for what the mean is about to."""
 
@@ -46,11 +46,10 @@ class Lag:
 
     Attributes:
         allowance: how much sooner than it is needed an alarm should be set, so that the
-            loop is up in time three times out of five. What is above costs processor
-            time, what is below is late. It is the running mean of what the loop took,
-            and a *margin* that each alarm moves: three steps up where the loop was
-            late, two down where it was not. So whatever else an expected end is wrong
-            by is in it.
+            loop is up in time every other time. What is above costs processor time,
+            what is below is late. It is the running mean of what the loop took, and a
+            *margin* that each alarm moves: up where the loop was late, down where it
+            was not. So whatever else an expected end is wrong by is in it.
     """
 
     __slots__ = ("_margin", "_mean", "allowance")
@@ -63,7 +62,7 @@ class Lag:
         """Say how long it took once, and whether the loop was up too late by that."""
         error = max(-_MOST_ERROR_NS, min(took_ns - self._mean, _MOST_ERROR_NS))
         self._mean += error >> 2
-        margin = self._margin + (3 * _STEP_NS if is_late else -2 * _STEP_NS)
+        margin = self._margin + (_STEP_NS if is_late else -_STEP_NS)
         self._margin = max(-_MOST_MARGIN_NS, min(margin, _MOST_MARGIN_NS))
         self.allowance = max(0, min(self._mean + self._margin, _MOST_LAG_NS))
 

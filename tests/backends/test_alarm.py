@@ -124,7 +124,7 @@ def test_a_call_may_set_and_cancel_alarms(alarm: Alarm, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("wrong_by", [-30_000, 0, 30_000])
-def test_a_loop_is_up_in_time_three_times_of_five(wrong_by: int) -> None:
+def test_a_loop_is_up_in_time_every_other_time(wrong_by: int) -> None:
     """Whatever it takes, and by however much the ends that it is told are wrong."""
     lag, chance = Lag(), random.Random(1)
     assert lag.allowance == module._FIRST_LAG_NS
@@ -134,7 +134,7 @@ def test_a_loop_is_up_in_time_three_times_of_five(wrong_by: int) -> None:
         is_late = took > lag.allowance - wrong_by
         in_time += number >= 1000 and not is_late
         lag.learn(took, is_late=is_late)
-    assert 580 <= in_time <= 620
+    assert 480 <= in_time <= 520
 
 
 def test_a_loop_that_is_held_up_once_is_expected_no_later() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from accy_async.backends.cuda.board import BUSY, IDLE, NO_BELL, Board, Slot
+from accy_async.backends.cuda.board import BUSY, IDLE, NO_BELL, Board, Replay, Slot
 from accy_async.backends.cuda.scanner import (
     Found,
     NativeScanner,
@@ -301,6 +301,41 @@ def test_a_stream_is_asked_about_until_it_is_done(answers: list[int]) -> None:
     assert ask() == BUSY, "for a moment only"
     assert left == [0]
     assert PlainScanner(words.address, 1).asking(0, query.address) is None
+
+
+@pytest.mark.parametrize("answers", [[0, 0], [0, 700], [700]])
+def test_a_replay_is_a_launch_and_a_flag(answers: list[int]) -> None:
+    """No flag behind a launch that was refused; each answer is told."""
+    left, called = answers.copy(), []
+
+    def launch(graph: int, stream: int) -> int:
+        called.append((graph, stream))
+        return left.pop(0)
+
+    def write(stream: int, word: int, value: int, flags: int) -> int:
+        called.append((stream, word, value, flags))
+        return left.pop(0)
+
+    u64, i32 = ctypes.c_uint64, ctypes.c_int
+    launching = ctypes.CFUNCTYPE(i32, u64, u64)(launch)
+    writing = ctypes.CFUNCTYPE(i32, u64, u64, u64, ctypes.c_uint)(write)
+    words = Words(1)
+    replay = Replay(
+        graph=5,
+        on=77,
+        launch=ctypes.cast(launching, ctypes.c_void_p).value,
+        write_value=ctypes.cast(writing, ctypes.c_void_p).value,
+        word=words.address,
+        position=2**40,
+        written=-1,
+    )
+    call = NativeScanner(words.address, 1).replaying(replay)
+    assert call is not None
+    assert call() == answers[0]
+    calls = [(5, 77), (77, words.address, 2**40, 0)]
+    assert called == calls[: len(answers)]
+    assert replay.written == [*answers, -1][1]
+    assert PlainScanner(words.address, 1).replaying(replay) is None
 
 
 def test_a_stream_that_is_barred_is_asked_about_no_more() -> None:

@@ -9,14 +9,22 @@ from typing import Any
 
 import pytest
 
-from accy_async.backends.cuda.board import BUSY, IDLE, NO_BELL, NO_STREAM, Board, Slot
+from accy_async.backends.cuda.board import (
+    BUSY,
+    IDLE,
+    NO_BELL,
+    NO_STREAM,
+    Board,
+    Replay,
+    Slot,
+)
 from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
 
 unicorn = pytest.importorskip("unicorn", reason="the emulator is not installed")
 arm64 = pytest.importorskip("unicorn.arm64_const")
 
 CODE, BOARD, WORDS, STACK, OUTSIDE = (0x1000_0000 * i for i in range(1, 6))
-WRITE, SYSCALL, CLOCK, STOP, QUERY = (OUTSIDE + 64 * i for i in range(5))
+WRITE, SYSCALL, CLOCK, STOP, QUERY, LAUNCH, FLAG = (OUTSIDE + 64 * i for i in range(7))
 RET = struct.pack("<I", 0xD65F03C0)
 SLOTS = 4
 FUTEX_WAIT, FUTEX_WAKE = 128, 129
@@ -30,7 +38,7 @@ class Emulated:
         for place in (CODE, BOARD, WORDS, STACK, OUTSIDE):
             machine.mem_map(place, 65536)
         machine.mem_write(CODE, TEXT["aarch64"])
-        for place in (WRITE, SYSCALL, CLOCK, STOP, QUERY):
+        for place in (WRITE, SYSCALL, CLOCK, STOP, QUERY, LAUNCH, FLAG):
             machine.mem_write(place, RET)
         board = Board(words=WORDS, write=WRITE, syscall=SYSCALL, clock_gettime=CLOCK)
         board.furthest = board.longest = 1_000_000
@@ -42,11 +50,12 @@ class Emulated:
         self.slept: list[int | None] = []
         self.woken = 0
         self.answers: list[int] = []
+        self.called: list[tuple[int, ...]] = []
         self.on_sleep: Callable[[], object] = lambda: None
         self.on_query: Callable[[], object] = lambda: None
         for place, call in (
             (WRITE, self._write), (SYSCALL, self._syscall), (CLOCK, self._clock),
-            (QUERY, self._query),
+            (QUERY, self._query), (LAUNCH, self._launch), (FLAG, self._flag),
         ):  # fmt: skip
             machine.hook_add(unicorn.UC_HOOK_CODE, call, None, place, place)
 
@@ -70,6 +79,14 @@ class Emulated:
         self.on_query()
         answer = self.answers.pop(0)
         self.machine.reg_write(arm64.UC_ARM64_REG_X0, answer)
+
+    def _launch(self, *_: Any) -> None:
+        self.called.append((self._register(0), self._register(1)))
+        self.machine.reg_write(arm64.UC_ARM64_REG_X0, self.answers.pop(0))
+
+    def _flag(self, *_: Any) -> None:
+        self.called.append(tuple(map(self._register, range(4))))
+        self.machine.reg_write(arm64.UC_ARM64_REG_X0, self.answers.pop(0))
 
     def _syscall(self, *_: Any) -> None:
         assert self._register(0) == 98
@@ -234,3 +251,26 @@ def test_spin_ends_by_the_value_or_by_itself(emulated: Emulated) -> None:
     assert emulated.call("spin", WORDS, 5, 20_000) == 0
     emulated.write_word(0, 5)
     assert emulated.call("spin", WORDS, 5, 20_000) == 1
+
+
+@pytest.mark.parametrize("answers", [[0, 0], [0, 700], [700]])
+def test_a_replay_is_a_launch_and_a_flag(
+    emulated: Emulated, answers: list[int]
+) -> None:
+    replay = Replay(
+        graph=5, on=77, launch=LAUNCH, write_value=FLAG, word=WORDS, position=9
+    )
+    replay.written = -1
+    emulated.machine.mem_write(WORDS + 4096, bytes(replay))
+    emulated.answers = answers.copy()
+    start = CODE + ENTRIES["aarch64"]["replay"]
+    machine = emulated.machine
+    machine.reg_write(arm64.UC_ARM64_REG_X0, WORDS + 4096)
+    machine.reg_write(arm64.UC_ARM64_REG_LR, STOP)
+    machine.reg_write(arm64.UC_ARM64_REG_SP, STACK + 32768)
+    machine.emu_start(start, STOP, count=1_000)
+    assert emulated._register(0) & 0xFFFF_FFFF == answers[0]
+    calls = [(5, 77), (77, WORDS, 9, 0)]
+    assert emulated.called == calls[: len(answers)]
+    data = bytes(machine.mem_read(WORDS + 4096, ctypes.sizeof(Replay)))
+    assert Replay.from_buffer_copy(data).written == [*answers, -1][1]

@@ -76,7 +76,8 @@ class CudaAsking(Backend):
         Where a flag was submitted, the word says so.
         """
         if line.flagged >= position:
-            line.spin(position, QUICK_NS)
+            if line.completed < position:
+                line.spin(position, QUICK_NS)
             if line.completed < position or line.has_failed:
                 return False
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from typing import ClassVar
 
-__all__ = ["BUSY", "IDLE", "NO_BELL", "NO_STREAM", "Board", "Slot"]
+__all__ = ["BUSY", "IDLE", "NO_BELL", "NO_STREAM", "Board", "Replay", "Slot"]
 
 IDLE = 2**64 - 1
 """What a slot awaits where nobody waits: no word ever reaches it."""
@@ -84,4 +84,19 @@ class Board(_Layout):
         ("quick", ctypes.c_int64),  # how long to ask the driver again and again
         ("_unused", ctypes.c_uint8 * 24),
         ("slots", Slot * 0),
+    )
+
+
+class Replay(_Layout):
+    """A device graph that is launched again and again with a flag behind it."""
+
+    _fields_ = (
+        ("graph", ctypes.c_uint64),  # the driver's handle of what it launches,
+        ("on", ctypes.c_uint64),  # and of the stream
+        ("launch", ctypes.c_uint64),  # the address of cuGraphLaunch,
+        ("write_value", ctypes.c_uint64),  # and of cuStreamWriteValue64
+        ("word", ctypes.c_uint64),  # the address of the stream's word
+        ("position", ctypes.c_uint64),  # what is written there
+        ("written", ctypes.c_int32),  # what the driver said of that
+        ("_unused", ctypes.c_uint8 * 4),
     )

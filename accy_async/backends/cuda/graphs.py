@@ -17,6 +17,7 @@ import numpy as np
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cleanup import do_all
+from accy_async.backends.cuda.board import Replay
 from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging
 from accy_async.backends.cuda.graphparameters import NodeUpdates
 from accy_async.backends.cuda.thunks import address_of, make_thunk
@@ -30,6 +31,7 @@ from accy_async.errors import AccyError
 if TYPE_CHECKING:
     from accy_async.backends.cuda.conditions import Conditions
     from accy_async.backends.cuda.context import CudaContext
+    from accy_async.backends.cuda.hub import Hub
     from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
     from accy_async.backends.cuda.objects import CudaEvent, CudaStream
     from accy_async.backends.cuda.timeline import CudaTimeline
@@ -80,6 +82,12 @@ class CudaGraphs(Backend):
     _pool: DevicePool
     _pinned: PinnedPool
     _conditions: Conditions
+    _hub: Hub
+
+    @property
+    @abstractmethod
+    def _write_address(self) -> int | None:
+        """Where ``cuStreamWriteValue64`` is; see `CudaWaiting`."""
 
     @abstractmethod
     def _blame(self, result: Any, call: str, stream: StreamState) -> AccyError:  # noqa: ANN401
@@ -162,18 +170,10 @@ class CudaGraphs(Backend):
             on = cast("CudaStream", self._stream(stream))
             if mine.staging or mine.events:
                 return super().bind_graph(graph, stream)
-            use = Use(on.timeline)
-            call = self._calling_graph(mine, on)
-        return self._submitting_graph(mine, on, call, use, graph, stream)
+            return self._replaying(mine, on, partial(self._renew_graph, graph, stream))
 
-    def _submitting_graph(
-        self,
-        mine: CudaGraph,
-        on: CudaStream,
-        call: Callable[[], int],
-        use: Use,
-        graph: GraphHandle,
-        stream: StreamHandle,
+    def _replaying(
+        self, mine: CudaGraph, on: CudaStream, renew: Callable[[Use], None]
     ) -> Callable[[bool], int]:
         """A bound graph's function; its names are looked up here, once.
 
@@ -182,23 +182,27 @@ class CudaGraphs(Backend):
         """
         table, timeline, recent = self._table, on.flags, on.recent
         make_current, mask = self._context.make_current, JOURNAL_MASK
+        use, launch = Use(timeline), self._calling_graph(mine, on)
+        replay, launch_flagged = self._launching_flagged(mine, on)
 
         def submit(is_awaited: bool) -> int:
             lock = self._lock
             try:  # as a launcher's `submit`, which says why not `with`
                 lock.acquire()
                 if use.epoch is not table.epoch:
-                    self._renew_graph(graph, stream, use)
+                    renew(use)
                 timeline.submitted = use.position = position = timeline.submitted + 1
                 make_current()
-                code = call()
+                if is_awaited and launch_flagged is not None:
+                    replay.position = position
+                    code = launch_flagged()
+                    if code == 0 and replay.written == 0:
+                        timeline.flagged = position  # else the wait sees to it
+                else:
+                    code = launch()
                 if code:
                     raise self._blame(self._driver.CUresult(code), "cuGraphLaunch", on)
                 recent[position & mask] = mine.work
-                if is_awaited:
-                    write = timeline.write
-                    if write is not None and write(position) == 0:
-                        timeline.flagged = position  # else the wait sees to it
             except BaseException:
                 if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
                     lock.release()
@@ -207,6 +211,25 @@ class CudaGraphs(Backend):
             return position
 
         return submit
+
+    def _launching_flagged(
+        self, graph: CudaGraph, on: CudaStream
+    ) -> tuple[Replay, Callable[[], int] | None]:
+        """What launches a graph with a flag, and what it is told by that.
+
+        None where the bindings are to be called.
+        """
+        launch, write = self._graph_launch_address, self._write_address
+        replay = Replay(
+            graph=int(graph.executable),
+            on=on.number,
+            launch=launch or 0,
+            write_value=write or 0,
+            word=on.flags.word_address,
+        )
+        if launch is None or write is None:
+            return replay, None
+        return replay, self._hub.scanner.replaying(replay)
 
     def _calling_graph(self, graph: CudaGraph, on: CudaStream) -> Callable[[], int]:
         """What launches a graph on one stream; returns the driver's code."""

@@ -27,7 +27,7 @@ from accy_async.artifact.native.elf_model import EM_AARCH64, EM_X86_64
 from accy_async.artifact.native.host import host_architecture
 from accy_async.artifact.native.image import MachineImage
 from accy_async.artifact.native.memory import map_image
-from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, Slot
+from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, Replay, Slot
 from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
 from accy_async.backends.cuda.thunks import make_thunk
 from accy_async.backends.pace import QUICK_NS
@@ -149,6 +149,15 @@ class Scanner(ABC):
         """
         return None
 
+    def replaying(self, replay: Replay) -> Callable[[], int] | None:
+        """What launches a device graph and submits a flag behind it, in one call.
+
+        Returns:
+            A function that returns the driver's answer to the launch, without the
+            interpreter lock meanwhile. None where machine code cannot run.
+        """
+        return None
+
     @abstractmethod
     def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
         """Read a word until it has reached a value, for so long; True if it has.
@@ -194,6 +203,7 @@ class _Functions:
         self.spin: Any = held(i32, pointer, pointer, u64, i64)(base + entries["spin"])
         self.bar: Any = held(i32, pointer, u64)(base + entries["bar"])
         self.ask = base + entries["ask"]
+        self.replay = base + entries["replay"]
         self.scan: Any = ctypes.CFUNCTYPE(i32, pointer, i64)(base + entries["scan"])
         libc = ctypes.CDLL(None)
         self.callees = {
@@ -282,6 +292,9 @@ class NativeScanner(Scanner):
 
     def asking(self, index: int, query: int) -> Callable[[], int] | None:
         return make_thunk(self._native.ask, self._address, index, query, self._board)
+
+    def replaying(self, replay: Replay) -> Callable[[], int] | None:
+        return make_thunk(self._native.replay, ctypes.addressof(replay), 0, 0, replay)
 
     def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
         return bool(self._spin(self._address, word, awaited, limit_ns))
