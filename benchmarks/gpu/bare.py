@@ -6,16 +6,18 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import attrs
 
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.kernel import KernelArtifact
 from accy_async.backends.cuda.driver import check, load_driver
 
-__all__ = ["PTX", "Bare", "artifact", "cpp_program", "run_cpp"]
+__all__ = ["PTX", "Bare", "Cpp", "artifact", "cpp_program", "run_cpp"]
 
 PTX = """
 .version 7.0
@@ -45,11 +47,53 @@ _CPP = r"""
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
+#include <sys/prctl.h>
 #include <vector>
 __global__ void empty() {}
-int main() {
+__global__ void spin(unsigned long long nanoseconds, volatile int *done, int round) {
+    unsigned long long begun, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begun));
+    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    while (now - begun < nanoseconds);
+    *done = round;
+    __threadfence_system();
+}
+static double us(clockid_t clock) {
+    timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
+}
+// Launch 10 ms, sleep until shortly before they are over, and look for the rest: how
+// much of a core that takes. When to wake up is learned: in time every other time.
+static void sleeping(cudaStream_t stream) {
+    prctl(PR_SET_TIMERSLACK, 1);
+    int *done;
+    cudaHostAlloc(&done, sizeof *done, cudaHostAllocMapped);
+    *done = 0;
+    double length = 10000, lead = 150, busy = 0, begun = 0;
+    for (int i = 1; i <= 70; ++i) {
+        if (i == 11) busy = us(CLOCK_PROCESS_CPUTIME_ID), begun = us(CLOCK_MONOTONIC);
+        double start = us(CLOCK_MONOTONIC), up = start + length - lead;
+        spin<<<1, 1, 0, stream>>>(10000000, done, i);
+        timespec until = {time_t(up / 1e6), long((up - time_t(up / 1e6) * 1e6) * 1e3)};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+        volatile int *word = done;
+        bool is_late = *word >= i;
+        while (*word < i) {}
+        lead += is_late ? 2 : -2;
+        if (!is_late) length += (us(CLOCK_MONOTONIC) - start - length) / 4;
+    }
+    busy = us(CLOCK_PROCESS_CPUTIME_ID) - busy;
+    std::printf("%f\n", 100 * busy / (us(CLOCK_MONOTONIC) - begun));
+}
+int main(int count, char **) {
     cudaStream_t stream;
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (count > 1) {
+        sleeping(stream);
+        return cudaGetLastError();
+    }
     std::vector<double> took;
     for (int i = 0; i < 6000; ++i) {
         auto begun = std::chrono::steady_clock::now();
@@ -78,12 +122,34 @@ def artifact(name: str) -> KernelArtifact:
     )
 
 
-@contextmanager
-def cpp_program() -> Iterator[Callable[[], tuple[float, float]] | None]:
-    """C++'s launch and synchronise, compiled; a call runs it.
+@attrs.frozen
+class Cpp:
+    """What the fastest program does, compiled."""
 
-    It returns microseconds: p50, p99. None without nvcc.
-    """
+    _program: Path
+
+    def launch_and_synchronise(self) -> tuple[float, float]:
+        """What an empty kernel takes it, us: p50, p99."""
+        middle, late = self._run()
+        return middle, late
+
+    def sleep(self) -> float:
+        """What part of a core it takes while a kernel of 10 ms runs, percent.
+
+        It sleeps until shortly before the end, and then looks for it.
+        """
+        (busy,) = self._run("asleep")
+        return busy
+
+    def _run(self, *arguments: str) -> list[float]:
+        command = [str(self._program), *arguments]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True)
+        return [float(word) for word in ran.stdout.split()]
+
+
+@contextmanager
+def cpp_program() -> Iterator[Cpp | None]:
+    """C++, where there is nvcc; else None."""
     if shutil.which("nvcc") is None:
         yield None
         return
@@ -92,20 +158,13 @@ def cpp_program() -> Iterator[Callable[[], tuple[float, float]] | None]:
         source.write_text(_CPP, encoding="utf-8")
         build = ["nvcc", "-O3", "-arch=native", "-o", str(program), str(source)]
         subprocess.run(build, check=True, capture_output=True)
-
-        def run() -> tuple[float, float]:
-            command = [str(program)]
-            ran = subprocess.run(command, check=True, capture_output=True, text=True)
-            middle, late = ran.stdout.split()
-            return float(middle), float(late)
-
-        yield run
+        yield Cpp(program)
 
 
 def run_cpp() -> tuple[float, float] | None:
-    """`cpp_program`, once."""
-    with cpp_program() as run:
-        return None if run is None else run()
+    """C++'s launch and synchronise, once."""
+    with cpp_program() as cpp:
+        return None if cpp is None else cpp.launch_and_synchronise()
 
 
 class Bare:

@@ -3,7 +3,9 @@
 One run prints: launching an empty kernel and awaiting it, on each loop; what happens
 behind a kernel of 10 ms (how late the task runs after the device is done, and the part
 of a core that the process takes meanwhile); and a ticker of 1 ms beside 1,000 tasks
-that await events. Beneath each figure that has a target stands whether it is met.
+that await events. Of an empty kernel, medians and 99th percentiles are those of the
+median round, C++'s as ours. Beneath each figure that has a target stands whether it is
+met.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from accy_async.backends.cuda import CudaBackend
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.backends.launch import PreparedLaunch
 from accy_async.dtypes import ScalarArgument
-from benchmarks.gpu.bare import Bare, artifact, cpp_program
+from benchmarks.gpu.bare import Bare, Cpp, artifact, cpp_program
 from benchmarks.gpu.tables import verdict
 from benchmarks.gpu.ways import LONG_NS, LOOPS, Observer, quantile
 
@@ -37,6 +39,8 @@ LONG_WAKES = 60
 WAITERS = 1000
 STREAMS = 8
 
+CPP = "C++, launch and synchronise"
+BINDINGS = "cuda.bindings, launch and synchronise"
 BOUND = "a bound launch"
 """Our way for what is launched again and again: the one that has targets."""
 
@@ -171,8 +175,24 @@ async def _waiters(subject: Subject) -> tuple[list[float], list[float], int]:
     return idle, busy, threads
 
 
-def _line(name: str, taken: list[float], base: tuple[float, float] | None) -> None:
-    middle, late = quantile(taken, 0.5), quantile(taken, 0.99)
+def _both(taken: list[float]) -> tuple[float, float]:
+    return quantile(taken, 0.5), quantile(taken, 0.99)
+
+
+def _middle(rounds: list[tuple[float, float]]) -> tuple[float, float]:
+    """The medians of what was found in each round: hosts have slow moments."""
+    middle, late = (statistics.median(found) for found in zip(*rounds, strict=True))
+    return middle, late
+
+
+def _line(name: str, taken: list[float]) -> None:
+    _print(name, _both(taken), None)
+
+
+def _print(
+    name: str, both: tuple[float, float], base: tuple[float, float] | None
+) -> None:
+    middle, late = both
     ratios = f"{middle / base[0]:6.2f} {late / base[1]:6.2f}" if base else ""
     print(f"{name:44} {middle:8.1f} {late:8.1f} {ratios}")
 
@@ -181,10 +201,11 @@ def _say(what: str, said: str) -> None:
     print(f"    {what} {said}")
 
 
-def _judge_short(loop: str, taken: list[float], cpp: tuple[float, float]) -> None:
-    for name, share, base in (("p50", 0.5, cpp[0]), ("p99", 0.99, cpp[1])):
-        times = quantile(taken, share) / base
-        _say(name, verdict(times, MOST_TIMES[loop], "x C++"))
+def _judge_short(
+    loop: str, both: tuple[float, float], cpp: tuple[float, float]
+) -> None:
+    for name, taken, base in zip(("p50", "p99"), both, cpp, strict=True):
+        _say(name, verdict(taken / base, MOST_TIMES[loop], "x C++"))
 
 
 def _judge_long(late: list[float], share: float) -> None:
@@ -198,7 +219,7 @@ def _judge_waiters(late: list[float], threads: int) -> None:
     _say("the ticker's p99", verdict(found, MOST_TICK_LATE_US, "us late", digits=0))
 
 
-def _compare_short(bare: Bare, subject: Subject) -> None:
+def _compare_short(bare: Bare, subject: Subject, cpp: Cpp | None) -> None:
     """Launch and await an empty kernel, each way in turn, and print what it took."""
     request, prepared = subject.request(), subject.prepared()
     backend, stream = subject.backend, subject.stream
@@ -207,44 +228,47 @@ def _compare_short(bare: Bare, subject: Subject) -> None:
         "a prepared launch": lambda: backend.submit_launch(prepared, stream),
         "launch(request)": lambda: backend.launch(request),
     }
-    cpps: list[tuple[float, float]] = []
-    spun: list[float] = []
-    ours: dict[tuple[str, str], list[float]] = {}
-    with cpp_program() as run_cpp:
-        for _ in range(ROUNDS):
-            if run_cpp is not None:
-                cpps.append(run_cpp())
-            spun += _spinning(bare)
-            for name, launch in launches.items():
-                for loop in LOOPS:
-                    taken = accy_async.run(_short, subject, launch, loop=loop)
-                    ours.setdefault((name, loop), []).extend(taken)
-    cpp = None
-    if cpps:
-        middle, late = (statistics.median(found) for found in zip(*cpps, strict=True))
-        cpp = middle, late
-        print(f"{'C++, launch and synchronise':44} {middle:8.1f} {late:8.1f}")
-    _line("cuda.bindings, launch and synchronise", spun, cpp)
-    for (name, loop), taken in ours.items():
-        _line(f"accy_async, {name}, {loop}", taken, cpp)
-        if name == BOUND and cpp:
-            _judge_short(loop, taken, cpp)
+    rounds: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for _ in range(ROUNDS):
+        if cpp is not None:
+            rounds.setdefault((CPP, ""), []).append(cpp.launch_and_synchronise())
+        rounds.setdefault((BINDINGS, ""), []).append(_both(_spinning(bare)))
+        for name, launch in launches.items():
+            for loop in LOOPS:
+                taken = accy_async.run(_short, subject, launch, loop=loop)
+                rounds.setdefault((name, loop), []).append(_both(taken))
+    base = None
+    for (name, loop), found in rounds.items():
+        both = _middle(found)
+        _print(f"accy_async, {name}, {loop}" if loop else name, both, base)
+        if name == CPP:
+            base = both
+        elif name == BOUND and base:
+            _judge_short(loop, both, base)
 
 
 def main() -> None:
-    bare, subject = Bare(), Subject()
+    with cpp_program() as cpp:
+        _show(Bare(), Subject(), cpp)
+
+
+def _show(bare: Bare, subject: Subject, cpp: Cpp | None) -> None:
     print(f"{'launch and await an empty kernel, us':44} {'p50':>8} {'p99':>8}  ratios")
-    _compare_short(bare, subject)
+    _compare_short(bare, subject, cpp)
     print("\nafter a kernel of 10 ms: late, us (p50, p99), and busy, % of a core")
+    if cpp is not None:
+        shares = [cpp.sleep() for _ in range(3)]
+        share = statistics.median(shares)
+        print(f"C++, asleep until shortly before the end: {share:.1f} %")
     for loop in LOOPS:
         late, share = accy_async.run(_long, subject, bare, loop=loop)
-        _line(f"accy_async, {loop}: {100 * share:.1f} %", late, None)
+        _line(f"accy_async, {loop}: {100 * share:.1f} %", late)
         _judge_long(late, share)
     print(f"\na ticker of 1 ms, late, us (p50, p99): idle, and beside {WAITERS} waits")
     for loop in LOOPS:
         idle, busy, threads = accy_async.run(_waiters, subject, loop=loop)
-        _line(f"{loop}, idle", idle, None)
-        _line(f"{loop}, beside the waits; {threads} threads more", busy, None)
+        _line(f"{loop}, idle", idle)
+        _line(f"{loop}, beside the waits; {threads} threads more", busy)
         _judge_waiters(busy, threads)
     subject.backend.close()
 

@@ -306,7 +306,7 @@ def test_a_stream_is_asked_about_until_it_is_done(answers: list[int]) -> None:
 @pytest.mark.parametrize("answers", [[0, 0], [0, 700], [700]])
 def test_a_replay_is_a_launch_and_a_flag(answers: list[int]) -> None:
     """No flag behind a launch that was refused; each answer is told."""
-    left, called = answers.copy(), []
+    left, called = answers.copy(), list[tuple[int, ...]]()
 
     def launch(graph: int, stream: int) -> int:
         called.append((graph, stream))

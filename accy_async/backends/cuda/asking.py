@@ -78,7 +78,7 @@ class CudaAsking(Backend):
         if line.flagged >= position:
             if line.completed < position:
                 line.spin(position, QUICK_NS)
-            if line.completed < position or line.has_failed:
+            if line.completed < position:
                 return False
         else:
             lock = self._lock
@@ -88,6 +88,8 @@ class CudaAsking(Backend):
             ask = line.ask or self._asking(line)
             if ask() != 0 or not line.complete_unwatched(position):
                 return False
+        if line.has_failed:  # meanwhile: whoever waits is told
+            return False
         if self._abandoned:
             self._discard_abandoned()
         self._table.sweep()
