@@ -166,7 +166,7 @@ class LoweredGraph:
             launch = self._backend.bind_graph(self._graph, stream)
             self._bound = bound = stream, launch
         if self.shape.limits:
-            self._verdicts.clear()
+            self._verdicts.clear(self.shape.limits)
         return bound[1](is_awaited)
 
     def handles(self) -> Iterator[Handle]:
