@@ -159,15 +159,17 @@ class BackgroundTuning:
         """Return once the next call of each fragment will be heard of."""
         await self._listening.wait()
 
-    async def stop(self) -> None:
+    async def stop(self) -> BaseException | None:
         """End it, and return when it has ended.
+
+        Returns:
+            A cancellation of asyncio's own that came meanwhile, to be raised.
 
         Cancellation: shielded from it; the clean-up has its own deadline.
         """
         self._scope.cancel()
         _, cancelled = await outlast(self._done.wait)
-        if cancelled is not None:
-            raise cancelled
+        return cancelled
 
     async def wait(self) -> None:
         """Return when it is done.

@@ -334,13 +334,23 @@ class Tuner:
         session._group.start_soon(self._background.run)  # noqa: SLF001
         await self._background.wait_listening()
 
-    async def _end(self) -> Exception | None:
-        """Stop; returns what went wrong in the background, where nobody was told."""
+    async def _end(self, errors: list[Exception]) -> BaseException | None:
+        """Stop.
+
+        Args:
+            errors: gets what went wrong in the background, where nobody was told.
+
+        Returns:
+            A cancellation that came meanwhile, for the caller to raise.
+        """
         self._is_over = True
         if self._background is None:
             return None
-        await self._background.stop()
-        return self._background.take_error()
+        cancelled = await self._background.stop()
+        undelivered = self._background.take_error()
+        if undelivered is not None:
+            errors.append(undelivered)
+        return cancelled
 
     def _within_budget(self, options: MeasureOptions | None) -> MeasureOptions:
         """Options whose samples of short kernels are as long as they may be."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import attrs
 
-from accy_async.backends.cleanup import raise_together
+from accy_async.backends.cleanup import overtake, raise_together
 from accy_async.errors import InvalidType, InvalidValue, SessionClosed
 from accy_async.session.core import SessionCore
 from accy_async.session.records import (
@@ -120,8 +120,11 @@ class SessionTuning(SessionRecords):
             yield tuner
         except BaseException as error:  # noqa: BLE001 - raised below
             primary = error
-        undelivered = await tuner._end()  # noqa: SLF001 - its life is this block
-        raise_together("tuning", primary, [undelivered] if undelivered else [])
+        errors: list[Exception] = []
+        cancelled = await tuner._end(errors)  # noqa: SLF001 - its life is this block
+        if cancelled is not None:
+            primary = overtake(primary, cancelled, errors)
+        raise_together("tuning", primary, errors)
 
     def _is_working(self) -> bool:
         """Whether work of the session is in flight."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -12,6 +13,7 @@ from accy_async import Session, open_session
 from accy_async.backends import RecordingBackend
 from accy_async.errors import AccyError, DeviceError, DeviceLost, TuningStopped
 from accy_async.fragment import LoadedFragment
+from accy_async.session.background import BackgroundTuning
 from accy_async.session.tuner import Tuner
 from accy_async.tuning import MeasureOptions, RaceRules
 from tests.fragment.plans import ADD
@@ -193,3 +195,36 @@ async def test_each_await_interrupted_leaves_nothing() -> None:
 async def test_each_await_cancelled_by_asyncio_itself_leaves_nothing() -> None:
     """``Task.cancel`` at any await, and again at any of the exit's."""
     await cancel_each_await_by_asyncio(tune_a_call, False, check_nothing_left)
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})])
+async def test_a_blocks_error_outlives_a_cancellation_while_tuning_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What tunes in the background is waited for, however often that is cancelled."""
+    may_end = asyncio.Event()
+
+    async def run(tuning: BackgroundTuning) -> None:
+        tuning._listening.set()
+        with anyio.CancelScope(shield=True):
+            await may_end.wait()
+        tuning._done.set()
+
+    monkeypatch.setattr(BackgroundTuning, "run", run)
+
+    async def main() -> None:
+        async with open_session(RecordingBackend(), grace=4.0) as session:
+            fragment = await session.load_fragment(ADD, tuning=None)
+            async with session.tuning(fragment, budget=ALL, store=None):
+                raise ValueError("the block's")
+
+    task = asyncio.create_task(main())
+    for _ in range(3):
+        await anyio.wait_all_tasks_blocked()
+        task.cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert not task.done()
+    may_end.set()
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="block's")) as caught:
+        await task
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
