@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from accy_async.backends.cleanup import raise_together
-from accy_async.backends.closing import ClosedOnExit
+from accy_async.backends.closing import ClosedOnExit, close_each
 from accy_async.backends.loops import uninterrupted
 from accy_async.compiler.semantic import TensorType
 from accy_async.compiler.tracing.program import Constant
@@ -133,7 +132,7 @@ class FragmentFunction(ClosedOnExit):
         self._is_closed = True
         fragments = [*self._loaded.values()]
         self._loaded.clear()
-        await _close_all(self.name, fragments)
+        await close_each(f"closing the fragments of {self.name!r}", fragments)
 
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Asked:
         structure, leaves = flatten((args, kwargs))
@@ -206,7 +205,7 @@ class FragmentFunction(ClosedOnExit):
             if loaded not in self._users:
                 surplus.append(self._loaded.pop(key))
         if surplus:
-            await _close_all(self.name, surplus)
+            await close_each(f"closing fragments of {self.name!r}", surplus)
 
 
 class _Asked(NamedTuple):
@@ -232,15 +231,3 @@ def _type_of_text(leaf: object) -> object:
     """The type that a text such as "f32[8]" names; anything else as it is."""
     is_type = isinstance(leaf, str) and leaf.endswith("]")
     return TensorType.parse(leaf) if is_type else leaf
-
-
-async def _close_all(name: str, fragments: Sequence[LoadedFragment]) -> None:
-    errors: list[Exception] = []
-    for fragment in fragments:
-        try:
-            await fragment.aclose()
-        except ExceptionGroup as group:
-            errors += group.exceptions
-        except Exception as error:  # noqa: BLE001 - raised together below
-            errors.append(error)
-    raise_together(f"closing the fragments of {name!r}", None, errors)

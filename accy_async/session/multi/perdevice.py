@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 import anyio.lowlevel
 
-from accy_async.backends.cleanup import raise_together
-from accy_async.backends.closing import ClosedOnExit
+from accy_async.backends.closing import ClosedOnExit, Closes, close_each
 from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["PerDevice"]
 
 
-class _Closing(Protocol):
-    async def aclose(self) -> None: ...
-
-
-_T = TypeVar("_T", bound=_Closing)
+_T = TypeVar("_T", bound=Closes)
 
 
 class PerDevice(ClosedOnExit, Generic[_T]):
@@ -98,16 +93,8 @@ class PerDevice(ClosedOnExit, Generic[_T]):
         Cancellation: shielded from it.
         """
         self._is_closed = True
-        errors: list[Exception] = []
         loaded, self._loaded = list(self._loaded.values()), {}
-        for one in loaded:
-            try:
-                await one.aclose()
-            except ExceptionGroup as group:
-                errors += group.exceptions
-            except Exception as error:  # noqa: BLE001 - raised below, together
-                errors.append(error)
-        raise_together(f"closing {self!r}", None, errors)
+        await close_each(f"closing {self!r}", loaded)
         await anyio.lowlevel.cancel_shielded_checkpoint()
 
     @abstractmethod
