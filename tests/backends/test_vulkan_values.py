@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ from accy_async.errors import (
     BackendUnavailable,
     CapabilityMismatch,
     InvalidArtifact,
+    InvalidType,
     InvalidValue,
     OutOfMemory,
 )
@@ -195,6 +197,17 @@ def test_devices_are_had_by_number_and_by_name() -> None:
         choose_device(every, 3)
     with pytest.raises(BackendUnavailable, match="no device was found"):
         choose_device([], None)
+
+
+def test_what_is_no_number_and_no_name_means_no_device() -> None:
+    """Nothing is a part of every name, and 1.0 one of many drivers' versions."""
+    every = [SOFTWARE, SMALL, LARGE, OLD]
+    with pytest.raises(InvalidValue, match="a number or name of"):
+        choose_device(every, "")
+    for wrong in (True, 1.0, b"large", ("large",), object()):
+        with pytest.raises(InvalidType, match=r"VulkanBackend\.device"):
+            choose_device(every, wrong)  # type: ignore[arg-type]
+    assert choose_device(every, np.int64(0)) is SOFTWARE  # type: ignore[arg-type]
 
 
 # Families of queues

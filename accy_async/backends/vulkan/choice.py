@@ -7,7 +7,8 @@ from enum import IntEnum
 
 import attrs
 
-from accy_async.errors import BackendUnavailable, InvalidValue
+from accy_async.errors import BackendUnavailable, InvalidType, InvalidValue
+from accy_async.values import to_integer
 
 __all__ = ["DeviceType", "FoundDevice", "choose_device"]
 
@@ -81,6 +82,7 @@ def choose_device(
         hardware_only: True to take no software device for the best one.
 
     Raises:
+        InvalidType: it is neither a number nor a name.
         InvalidValue: there is none of that number or name.
         BackendUnavailable: there is none at all, or it cannot be used.
     """
@@ -99,10 +101,14 @@ def choose_device(
             what = "no hardware device" if hardware_only else "no device"
             raise BackendUnavailable(f"vulkan: {what} can be used; found {listed}")
         return min(usable, key=lambda one: (_BEST_FIRST.index(one.kind), one.index))
-    if isinstance(wanted, int) and not isinstance(wanted, bool):
-        matching = [one for one in found if one.index == wanted]
+    number = to_integer(wanted)
+    if isinstance(wanted, str):
+        matching = [one for one in found if wanted and one.is_called(wanted)]
+    elif isinstance(number, bool) or not isinstance(number, int):
+        expected = "a device's number, or a part of its name"
+        raise InvalidType("VulkanBackend.device", wanted, expected)
     else:
-        matching = [one for one in found if one.is_called(str(wanted))]
+        matching = [one for one in found if one.index == number]
     if not matching:
         raise InvalidValue(
             "VulkanBackend.device", wanted, f"a number or name of {listed}"
