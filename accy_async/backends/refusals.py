@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Refusals"]
 
+_MOST_KEPT = 1000
+
 _log = logging.getLogger("accy_async.backends")
 
 
@@ -33,7 +35,8 @@ class Refusals:
         """Keep what an owner's object could not be destroyed with.
 
         The loss of the device is told by itself, and is not kept. Once the backend was
-        closed nobody is left to be told, and the log ``accy_async.backends`` has it.
+        closed nobody is left to be told, and the log ``accy_async.backends`` has it; as
+        it has what comes when a great many are kept, of which nobody would read more.
 
         Args:
             owner: whose object it was; None for nobody's.
@@ -48,7 +51,7 @@ class Refusals:
             error.__cause__ = stray
         error.add_note(what)
         with self._lock:
-            if not self._is_closed:
+            if not self._is_closed and len(self._kept) < _MOST_KEPT:
                 self._kept.append((owner, error))
                 return
         _log.error("%s: %s", what, error, exc_info=error)

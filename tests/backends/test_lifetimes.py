@@ -21,10 +21,12 @@ from accy_async.backends import (
 )
 from accy_async.backends.lifetimes import ResourceTable
 from accy_async.backends.owners import Owner
+from accy_async.backends.refusals import Refusals
 from accy_async.backends.resources import Resource, kind_of
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import (
     AccyError,
+    DeviceError,
     InvalidArtifact,
     InvalidBuffer,
     InvalidEvent,
@@ -372,3 +374,13 @@ def test_a_table_is_swept_while_another_begins_to_be_swept_along() -> None:
     tables[0].sweep_along(tables[2])
     assert list(sweeping) == [tables[1]]
     assert set(tables[0]._along) == set(tables[1:])
+
+
+def test_refusals_beyond_count_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A device that refuses everything fills no memory."""
+    refusals = Refusals()
+    for number in range(1002):
+        refusals.note(None, DeviceError(f"refusal {number}."), "freeing something")
+    assert "refusal 999." not in caplog.text
+    assert "refusal 1001." in caplog.text
+    assert len(refusals.close()) == 1000
