@@ -60,11 +60,19 @@ class Lag:
 
     def learn(self, took_ns: int, *, is_late: bool) -> None:
         """Say how long it took once, and whether the loop was up too late by that."""
-        error = max(-_MOST_ERROR_NS, min(took_ns - self._mean, _MOST_ERROR_NS))
+        error = took_ns - self._mean
+        if not -_MOST_ERROR_NS <= error <= _MOST_ERROR_NS:
+            error = _MOST_ERROR_NS if error > 0 else -_MOST_ERROR_NS
         self._mean += error >> 2
         margin = self._margin + (_STEP_NS if is_late else -_STEP_NS)
-        self._margin = max(-_MOST_MARGIN_NS, min(margin, _MOST_MARGIN_NS))
-        self.allowance = max(0, min(self._mean + self._margin, _MOST_LAG_NS))
+        if -_MOST_MARGIN_NS <= margin <= _MOST_MARGIN_NS:
+            self._margin = margin
+        allowance = self._mean + self._margin
+        self.allowance = allowance if 0 <= allowance <= _MOST_LAG_NS else self._bound()
+
+    def _bound(self) -> int:
+        """The nearest to what was found that an alarm is set sooner by."""
+        return 0 if self._mean + self._margin < 0 else _MOST_LAG_NS
 
 
 class Entry:
@@ -145,7 +153,8 @@ class Timer:
 
     def set(self, at_ns: int) -> None:
         """Become readable then, on the monotonic clock, and not before; 0 for never."""
-        self._spec.value_s, self._spec.value_ns = divmod(at_ns, 10**9)
+        spec = self._spec
+        spec.value_s, spec.value_ns = at_ns // 1_000_000_000, at_ns % 1_000_000_000
         self._settime(self._descriptor, _ABSOLUTE, self._address, None)
 
     def lower(self) -> None:

@@ -64,7 +64,7 @@ class Completion:
         Raises:
             RuntimeError: another task is waiting already.
         """
-        bell = current_bell()
+        bell = self.bell or current_bell()
         if self._is_set:
             await bell.turn()
             return

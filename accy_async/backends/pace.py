@@ -167,7 +167,12 @@ class Pace:
     @property
     def is_steady(self) -> bool:
         """Whether the next wait is worth a guess."""
-        return self.count >= _KNOWN and self.spread <= self.mean >> 4 and self._is_exact
+        mean = self.mean
+        return (
+            self.count >= _KNOWN
+            and self.spread <= mean >> 4
+            and (self.blur <= _EXACT_NS or self.blur <= mean >> _LEAD_SHIFT)
+        )
 
     @property
     def near(self) -> int:
@@ -177,14 +182,13 @@ class Pace:
         return max(0, self.mean - min(2 * self.spread + _NEAR_NS, SPIN_NS >> 1))
 
     @property
-    def earliest(self) -> int:
-        """The shortest time after which such a wait may well end, if it is steady."""
-        return self.mean - self._lead
+    def limits(self) -> tuple[int, int]:
+        """The shortest time after which such a wait may well end, if it is steady.
 
-    @property
-    def latest(self) -> int:
-        """The longest, before something else is going on."""
-        return self.mean + self._lead + _SLACK_NS
+        And the longest, before something else is going on.
+        """
+        lead = self._lead
+        return self.mean - lead, self.mean + lead + _SLACK_NS
 
     @property
     def window(self) -> tuple[int, int]:
@@ -198,16 +202,13 @@ class Pace:
         if self.spread > self.mean >> (3 if self.count == 1 else 4):
             start = max(0, self.mean - 2 * self.spread - _LEAST_LEAD_NS)
             return start, start
-        lead = _LEAST_LEAD_NS + (self._lead if self._is_exact else self.spread)
+        is_exact = self.blur <= max(_EXACT_NS, self.mean >> _LEAD_SHIFT)
+        lead = _LEAST_LEAD_NS + (self._lead if is_exact else self.spread)
         return self.mean - lead, self.mean + lead
 
     @property
     def _lead(self) -> int:
         return min(2 * self.spread, self.mean >> _LEAD_SHIFT)
-
-    @property
-    def _is_exact(self) -> bool:
-        return self.blur <= max(_EXACT_NS, self.mean >> _LEAD_SHIFT)
 
 
 class Paces:

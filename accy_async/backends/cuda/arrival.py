@@ -102,7 +102,8 @@ async def _doze(
         When it was seen not to be there last, and when to be, if it came.
     """
     now, lag = monotonic_ns(), alarm.lag
-    target, until = begun + pace.earliest, begun + pace.latest
+    earliest, latest = pace.limits
+    target, until = begun + earliest, begun + latest
     at = target - lag.allowance
     if at - now < _LEAST_SLEEP_NS:
         await bell.turn()

@@ -271,7 +271,8 @@ class CudaTimeline(Timeline):
 
     def watch(self, position: int, completion: Completion) -> None:
         """Have the signal set once every operation up to ``position`` has ended."""
-        self.request(position)
+        if position > self.flagged:
+            self.request(position)
         if self.completed < position:
             with self._lock:
                 is_lost = self._lost is not None
