@@ -226,11 +226,11 @@ class _Attempt:
     def launch(self, streams: StreamPool) -> StreamHandle:
         """Submit it all; returns the stream that it leased."""
         self.stream = stream = streams.lease_or_share(0)
-        guard_of = None
         if self._backend.asks_guards:
             self._progress = self._make_progress()
-            guard_of = self._progress.guard
-        self.position = self._lowered.launch(stream, guard_of)
+            self.position = self._lowered.launch(stream, self._progress.guard)
+        else:
+            self.position = self._lowered.launch_again(stream, is_awaited=True)
         return stream
 
     async def wait(self, stream: StreamHandle) -> bool:

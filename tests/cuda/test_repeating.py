@@ -69,6 +69,27 @@ def test_what_ends_soon_is_asked_for_without_a_flag(
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_repeated_run_has_its_flag_with_its_launch(
+    driver: FakeDriver, loop: str
+) -> None:
+    """Where machine code calls the driver: nobody has to be asked then."""
+    driver.tells_addresses = True
+
+    async def main() -> None:
+        async with repeating() as (session, plan, line):
+            before = driver.calls.copy()
+            for is_quick in (True, False, True):
+                line.is_quick = is_quick
+                assert (await session.run(plan)).is_lowered
+                assert line.flagged == line.submitted
+            calls = driver.calls - before
+            assert calls["cuGraphLaunch"] == calls["cuStreamWriteValue64"] == 3
+            assert calls["cuStreamQuery"] == calls["cuStreamCreate"] == 0
+
+    anyio.run(main, backend=loop)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_cancelling_what_ends_soon(driver: FakeDriver, loop: str) -> None:
     """The run is given up whole, and the next one is as ever."""
     del driver

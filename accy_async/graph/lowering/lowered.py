@@ -25,6 +25,10 @@ MOST_WATCHED = 16
 """Items of a graph that record an event for those who await them."""
 
 
+_STREAMS_KEPT = 8
+"""Streams that a graph is bound to before it forgets them."""
+
+
 class LoweredGraph:
     """The device graph of one prepared plan, which owns it.
 
@@ -57,7 +61,7 @@ class LoweredGraph:
         self._verdicts = verdicts or self._owned
         self._binder = Binder(prepared, self._verdicts)
         self._graph: GraphHandle | None = None
-        self._bound: tuple[StreamHandle, Callable[[bool], int]] | None = None
+        self._bound: dict[int, Callable[[bool], int]] = {}  # by the stream's id
         self._events: dict[int, EventHandle] = {}
 
     def make(self) -> None:
@@ -105,7 +109,7 @@ class LoweredGraph:
         assert isinstance(shape, Outline)
         self.shape = shape
         self._binder.forget(nodes)
-        self._bound = None
+        self._bound.clear()
         if self._graph is not None:
             request = self._binder.bind(shape, self._records())
             if self._backend.update_graph(self._graph, request):
@@ -160,14 +164,16 @@ class LoweredGraph:
             stream: the stream.
             is_awaited: whether its end is waited for at once.
         """
-        bound = self._bound
-        if bound is None or bound[0] is not stream:
+        launch = self._bound.get(stream.id)
+        if launch is None:
             assert self._graph is not None
+            if len(self._bound) >= _STREAMS_KEPT:
+                self._bound.clear()
             launch = self._backend.bind_graph(self._graph, stream)
-            self._bound = bound = stream, launch
+            self._bound[stream.id] = launch
         if self.shape.limits:
             self._verdicts.clear(self.shape.limits)
-        return bound[1](is_awaited)
+        return launch(is_awaited)
 
     def handles(self) -> Iterator[Handle]:
         """What it owns, as it is to be destroyed."""
@@ -184,7 +190,8 @@ class LoweredGraph:
         """
         errors: list[Exception] = []
         handles = list(self.handles())
-        self._graph = self._bound = None
+        self._graph = None
+        self._bound.clear()
         self._events = {}
         self._owned.forget()
         destroy_all(self._backend, handles, errors)
@@ -195,6 +202,6 @@ class LoweredGraph:
 
     def _drop_graph(self) -> None:
         graph, self._graph = self._graph, None
-        self._bound = None
+        self._bound.clear()
         if graph is not None:
             self._backend.discard(graph)
