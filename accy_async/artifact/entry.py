@@ -305,7 +305,10 @@ class KernelCallRegistry:
         self, target: str, version: int, format: ArtifactFormat
     ) -> KernelCallArtifact | None:
         """The entry of that name, version and format, or None."""
-        return self._by_key.get((target, version, format))
+        try:
+            return self._by_key.get((target, version, format))
+        except TypeError:  # what names no format, as a list of them
+            return None
 
     def get(
         self, target: str, version: int, format: ArtifactFormat

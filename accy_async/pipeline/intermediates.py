@@ -11,9 +11,10 @@ from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.handles import BufferAccess, BufferBinding
 from accy_async.dtypes import ScalarArgument
-from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
+from accy_async.errors import InvalidArtifact, InvalidType, LaunchArgumentMismatch
 from accy_async.pipeline.model import KernelCallPipeline, PipelineIntermediate
-from accy_async.values import MAX_BYTES
+from accy_async.pipeline.resolved import check_device
+from accy_async.values import MAX_BYTES, listed
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -122,17 +123,22 @@ async def allocate_pipeline_intermediates(
     for each intermediate, of the size those scalars give, aligned to 256 bytes.
 
     Raises:
+        InvalidType: the backend, the pipeline or the scalars are none.
         LaunchArgumentMismatch: the scalars are not what the pipeline takes.
         InvalidArtifact: an intermediate has no elements.
         OutOfMemory: no room; the buffers allocated already are destroyed.
 
     Cancellation: before the first allocation, or not at all.
     """
-    pipeline.validate_runtime_scalar_arguments(runtime_scalar_arguments)
-    sizes = [
-        intermediate_byte_size(spec, runtime_scalar_arguments)
-        for spec in pipeline.intermediates
-    ]
+    call = "allocate_pipeline_intermediates"
+    check_device(call, backend)
+    if not isinstance(pipeline, KernelCallPipeline):
+        raise InvalidType(f"{call}.pipeline", pipeline, "a KernelCallPipeline")
+    scalars = listed(
+        f"{call}.runtime_scalar_arguments", runtime_scalar_arguments, "scalars"
+    )
+    pipeline.validate_runtime_scalar_arguments(scalars)
+    sizes = [intermediate_byte_size(spec, scalars) for spec in pipeline.intermediates]
     await anyio.lowlevel.checkpoint()
     return PipelineIntermediates(backend, tuple(allocate_bindings(backend, sizes)))
 

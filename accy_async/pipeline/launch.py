@@ -26,6 +26,7 @@ from accy_async.pipeline.request import PipelineLaunch, check_request
 from accy_async.pipeline.resolved import (
     ResolvedPipeline,
     StageLaunch,
+    check_device,
     resolve_pipeline,
 )
 
@@ -71,7 +72,7 @@ async def launch_pipeline(
             backend's own if left out.
 
     Raises:
-        InvalidType: ``request`` is no `PipelineLaunch`.
+        InvalidType: ``request`` is no `PipelineLaunch`, or ``backend`` no backend.
         InvalidArtifact, UnsupportedOperation: the chain does not fit its
             registry; see `load_pipeline_artifacts`.
         LaunchArgumentMismatch: operands, results, scalars, pool or scratch do
@@ -91,6 +92,7 @@ async def launch_pipeline(
     # The checkpoint comes first: from the check to the first submission nobody
     # else can close what the launch brings.
     await anyio.lowlevel.checkpoint()
+    check_device("launch_pipeline", backend)
     check_request("launch_pipeline", request)
     if request.artifacts is not None and request.intermediates is not None:
         _submit_all(backend, request, request.artifacts)
@@ -110,6 +112,7 @@ def submit_pipeline(backend: Backend, request: PipelineLaunch) -> None:
         LaunchArgumentMismatch: ``artifacts`` or ``intermediates`` is missing,
             or as for `launch_pipeline`.
     """
+    check_device("submit_pipeline", backend)
     check_request("submit_pipeline", request)
     if request.artifacts is None or request.intermediates is None:
         raise LaunchArgumentMismatch(

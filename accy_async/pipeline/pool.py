@@ -14,7 +14,13 @@ from accy_async.backends.cleanup import destroy_all, raise_together
 from accy_async.backends.closing import ClosedOnExit
 from accy_async.backends.loading import LoadedKernel, load_entry
 from accy_async.pipeline.model import KernelCallPipeline
-from accy_async.pipeline.resolved import ResolvedPipeline, check_chain, resolve_pipeline
+from accy_async.pipeline.resolved import (
+    ResolvedPipeline,
+    check_chain,
+    check_device,
+    check_format,
+    resolve_pipeline,
+)
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -115,7 +121,7 @@ async def load_pipeline_artifacts(
     block.
 
     Raises:
-        InvalidType: the pipeline or the registry is none.
+        InvalidType: the backend, the pipeline, the registry or the format is none.
         UnsupportedOperation: a stage has no entry in ``format``, or the backend
             does not load it (`KernelEntryMissing`, which is an InvalidArtifact
             too, in the first case).
@@ -128,7 +134,9 @@ async def load_pipeline_artifacts(
     Cancellation: the stages loaded already are unloaded, and one that is being
         loaded as soon as it is.
     """
+    check_device("load_pipeline_artifacts", backend)
     check_chain(pipeline, registry)
+    check_format("load_pipeline_artifacts", format)
     resolved = resolve_pipeline(pipeline, registry, artifact_format(format))
     await anyio.lowlevel.checkpoint()
     entries: list[PoolEntry] = []

@@ -14,11 +14,19 @@ import attrs
 from accy_async.artifact.entry import KernelCallArtifact, KernelCallRegistry
 from accy_async.artifact.formats import ArtifactFormat
 from accy_async.artifact.geometry import DerivedLaunch, FixedLaunch
+from accy_async.backends.base import Backend
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidType
 from accy_async.pipeline.model import KernelCallPipeline, PipelineStage
 
-__all__ = ["ResolvedPipeline", "StageLaunch", "check_chain", "resolve_pipeline"]
+__all__ = [
+    "ResolvedPipeline",
+    "StageLaunch",
+    "check_chain",
+    "check_device",
+    "check_format",
+    "resolve_pipeline",
+]
 
 
 @attrs.frozen
@@ -105,6 +113,27 @@ class ResolvedPipeline:
         if not derived or any(derived):
             return False
         return not any(s.element_count(scalars) for s in self.pipeline.intermediates)
+
+
+def check_device(call: str, backend: object) -> None:
+    """Refuse what is no device to do it on.
+
+    Raises:
+        InvalidType: it is none.
+    """
+    if not isinstance(backend, Backend):
+        raise InvalidType(f"{call}.backend", backend, "an open backend")
+
+
+def check_format(call: str, format: object) -> None:
+    """Refuse what is no format, nor the name of one.
+
+    Raises:
+        InvalidType: it is none.
+    """
+    if not isinstance(format, str):
+        expected = "an artifact format, or its name"
+        raise InvalidType(f"{call}.format", format, expected)
 
 
 def check_chain(pipeline: object, registry: object) -> None:

@@ -8,16 +8,31 @@ from typing import Any
 import numpy as np
 import pytest
 
+from accy_async.artifact import ArtifactFormat
 from accy_async.backends import RecordingBackend
 from accy_async.backends.cpu import CpuBackend
 from accy_async.dtypes import DType
-from accy_async.errors import AccyError, ExchangeRefused, InvalidType, InvalidValue
+from accy_async.errors import (
+    AccyError,
+    ExchangeRefused,
+    InvalidType,
+    InvalidValue,
+    KernelEntryMissing,
+)
+from accy_async.pipeline import (
+    PipelineLaunch,
+    allocate_pipeline_intermediates,
+    launch_pipeline,
+    load_pipeline_artifacts,
+)
 from accy_async.session import Session, open_session
+from accy_async.tuning import encode_launch_tuning_artifact
 from tests.attacks.test_bindings import copy_plan
-from tests.harness.scan_chain import PIPELINE
+from tests.harness.scan_chain import PIPELINE, REGISTRY
 
 pytestmark = pytest.mark.anyio
 
+PTX = ArtifactFormat.CUDA_PTX
 ROW = np.zeros(4, np.float32)
 
 
@@ -112,3 +127,59 @@ async def test_counts_are_whole(field: str) -> None:
     with pytest.raises(InvalidType, match=f"{field}.*an integer of at least 1"):
         async with open_session("recording", **given):
             pass
+
+
+CHAINS: dict[str, tuple[Callable[[Any], Awaitable[object]], tuple[object, ...]]] = {
+    "load_pipeline_artifacts.backend": (
+        lambda wrong: load_pipeline_artifacts(wrong, PIPELINE, REGISTRY, PTX),
+        (None, "cpu", RecordingBackend),
+    ),
+    "load_pipeline_artifacts.format": (
+        lambda wrong: load_pipeline_artifacts(
+            RecordingBackend(), PIPELINE, REGISTRY, wrong
+        ),
+        (None, 1, [PTX], b"cuda_ptx"),
+    ),
+    "allocate_pipeline_intermediates.backend": (
+        lambda wrong: allocate_pipeline_intermediates(wrong, PIPELINE),
+        (None, "cpu", RecordingBackend),
+    ),
+    "allocate_pipeline_intermediates.pipeline": (
+        lambda wrong: allocate_pipeline_intermediates(RecordingBackend(), wrong),
+        (None, "scan", [PIPELINE]),
+    ),
+    "allocate_pipeline_intermediates.runtime_scalar_arguments": (
+        lambda wrong: allocate_pipeline_intermediates(
+            RecordingBackend(), PIPELINE, wrong
+        ),
+        (None, 5, "5", DType.F32),
+    ),
+    "launch_pipeline.backend": (
+        lambda wrong: launch_pipeline(
+            wrong, PipelineLaunch(pipeline=PIPELINE, registry=REGISTRY, format=PTX)
+        ),
+        (None, "cpu", RecordingBackend),
+    ),
+}
+
+
+@pytest.mark.parametrize("argument", CHAINS)
+async def test_what_no_pipeline_is_launched_with(argument: str) -> None:
+    call, given = CHAINS[argument]
+    for wrong in given:
+        with pytest.raises(InvalidType, match=argument.replace(".", r"\.")):
+            await call(wrong)
+
+
+def test_what_names_no_kernel_finds_none() -> None:
+    key: Any = [PTX]
+    assert REGISTRY.find("scan", 1, key) is None
+    with pytest.raises(KernelEntryMissing):
+        REGISTRY.get("scan", 1, key)
+
+
+def test_what_are_no_records_is_not_encoded() -> None:
+    wrong: Any
+    for wrong in (None, 5, "records", [1], [None]):
+        with pytest.raises(InvalidType, match="encode_launch_tuning_artifact"):
+            encode_launch_tuning_artifact(wrong)

@@ -14,13 +14,13 @@ from accy_async.artifact.tiles import (
     LaunchTileKind,
 )
 from accy_async.dtypes import DType
-from accy_async.errors import InvalidValue
+from accy_async.errors import InvalidType, InvalidValue
 from accy_async.tuning.choice import LaunchCandidateMeasurement
 from accy_async.tuning.launches.key import LaunchTuningCacheKey
 from accy_async.tuning.records.binary import RecordReader, RecordWriter
 from accy_async.tuning.records.codec import RecordCodec
 from accy_async.tuning.records.measured import KeptRecord
-from accy_async.values import instances
+from accy_async.values import instances, listed
 
 __all__ = [
     "LAUNCH_CODEC",
@@ -237,8 +237,14 @@ def encode_launch_tuning_artifact(
 
     Raises:
         InvalidArtifact: they are too many.
+        InvalidType: they are no records.
     """
-    return LAUNCH_CODEC.encode(records)
+    expected = "LaunchTuningCacheRecord values"
+    given = listed("encode_launch_tuning_artifact", records, expected)
+    for record in given:
+        if not isinstance(record, LaunchTuningCacheRecord):
+            raise InvalidType("encode_launch_tuning_artifact", record, expected)
+    return LAUNCH_CODEC.encode(given)
 
 
 def decode_launch_tuning_artifact(
