@@ -72,7 +72,7 @@ def check_memory_limit(kind: str, value: object) -> None:
         raise InvalidValue(name, value, expected)
 
 
-def byte_count(what: str, value: object) -> int:
+def byte_count(what: str, value: int) -> int:
     """A number of bytes from 0, of any library's integers, as Python's own.
 
     Args:
@@ -82,7 +82,9 @@ def byte_count(what: str, value: object) -> int:
     Raises:
         InvalidType, InvalidBuffer: it is none.
     """
-    found = value if value.__class__ is int else to_integer(value)
+    if value.__class__ is int and value >= 0:  # on the way of every copy
+        return value
+    found: object = to_integer(value)
     if isinstance(found, bool) or not isinstance(found, int):
         raise InvalidType(what, value, "an integer")
     if found < 0:
