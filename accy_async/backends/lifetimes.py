@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from accy_async.backends.handles import Handle, ObjectKind
-from accy_async.backends.refusals import Refusals
+from accy_async.backends.refusals import Refusals, is_interrupt
 from accy_async.backends.resources import INVALID, Resource, kind_of
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import InvalidType
@@ -227,7 +227,7 @@ class ResourceTable:
         try:
             self._free(resource)
         except BaseException as error:
-            if not isinstance(error, Exception) and _is_interruptible():
+            if is_interrupt(error):
                 raise
             what = f"freeing {resource.name}, which was destroyed while in use"
             self.refusals.note(resource.owner, error, what)
@@ -346,11 +346,6 @@ class Reaper:
 
     def __len__(self) -> int:
         return len(self._table.retired())
-
-
-def _is_interruptible() -> bool:
-    """True on the only thread that interrupts come to: elsewhere they are errors."""
-    return threading.current_thread() is threading.main_thread()
 
 
 def _owned(resources: Iterable[Resource], owner: Owner | None) -> list[Resource]:

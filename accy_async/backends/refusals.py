@@ -16,11 +16,21 @@ from accy_async.errors import DeviceError, DeviceLost
 if TYPE_CHECKING:
     from accy_async.backends.owners import Owner
 
-__all__ = ["Refusals"]
+__all__ = ["Refusals", "is_interrupt"]
 
 _MOST_KEPT = 1000
 
 _log = logging.getLogger("accy_async.backends")
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """True for what interrupts the program, as that comes to its main thread alone.
+
+    What is no `Exception` on a device's own thread was raised there, and is an error of
+    what raised it: it must not end the thread.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and not isinstance(error, Exception)
 
 
 class Refusals:

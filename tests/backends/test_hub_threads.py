@@ -99,3 +99,24 @@ async def test_a_driver_that_does_not_answer_is_asked_again(
             device.idle |= {silent, other}
     assert not refusals
     assert "asking the driver about stream 0: not now" in caplog.text
+
+
+async def test_a_copy_on_the_host_that_breaks_ends_no_thread(
+    device: WordsDevice,
+) -> None:
+    """Whatever it raises: who waits is told, and the hub goes on."""
+    line = device.line(0)
+
+    def break_() -> None:
+        raise SystemExit("no reason")
+
+    with anyio.fail_after(PATIENCE_S):
+        position = submit(line)
+        line.finish_with(position, break_, 1 << 20)  # long, and so the hub's to do
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(line.wait_reached, position)
+            await park()
+            device.do(line)
+        with pytest.raises(DeviceError, match="no reason"):
+            await line.wait(position)
+    await wait_parked(device, line)

@@ -25,6 +25,7 @@ from accy_async.backends.completion import Completion
 from accy_async.backends.cuda.arrival import Arrival, sleep
 from accy_async.backends.journal import JOURNAL_MASK, Journal, Label
 from accy_async.backends.loops import current_bell
+from accy_async.backends.refusals import is_interrupt
 from accy_async.backends.timeline import Timeline
 from accy_async.errors import DeviceError
 
@@ -388,7 +389,9 @@ class CudaTimeline(Timeline):
         """Run the first finisher, and forget it."""
         try:
             finisher()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             failed = DeviceError(f"a copy on the host failed: {error}")
             failed.__cause__ = error
             self.fail(position, failed)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from accy_async.backends.base import Backend
 from accy_async.backends.pace import Paces
+from accy_async.backends.refusals import is_interrupt
 from accy_async.backends.vulkan.results import VulkanError
 from accy_async.errors import AccyError, DeviceError, DeviceLost
 
@@ -279,7 +280,9 @@ def fail(
         try:
             guard.failed(error)
             return
-        except Exception as cause:  # noqa: BLE001 - the waits report both
+        except BaseException as cause:
+            if is_interrupt(cause):
+                raise
             error.add_note(f"and its guard failed: {type(cause).__name__}: {cause}")
     stream.timeline.fail(position, error)
 
@@ -289,7 +292,9 @@ def _finish(ended: Ended) -> DeviceError | None:
     assert ended.finisher is not None
     try:
         return ended.finisher(True)
-    except Exception as error:  # noqa: BLE001 - whoever waits is told
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         failed = DeviceError(f"finishing failed on the host: {error}")
         failed.__cause__ = error.with_traceback(None)
         return failed
