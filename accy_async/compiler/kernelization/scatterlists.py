@@ -22,8 +22,8 @@ from accy_async.dtypes import DType
 
 __all__ = ["listed"]
 
-_AT_ONCE = (16, 4, 1)
-"""Updates of an element that are on their way before one is added, while there are."""
+_AT_ONCE = 4
+"""Updates of an element that are on their way before one is added."""
 
 
 def listed(work: ScatterWork) -> tuple[list[KernelStep], list[TensorType]]:
@@ -90,13 +90,12 @@ def _sums(work: ScatterWork) -> KernelStep:
         line, at = code.place(own, lines.extent)
         begin = k.let("begin", a.wide(begins[at]))
         end = k.let("end", a.wide(begins[at + 1]))
+        whole = k.let("whole", (end - begin) / _AT_ONCE * _AT_ONCE + begin)
         total = k.variable("total", code.before(own))
-        for each in _AT_ONCE:
-            whole = k.let(None, (end - begin) / each * each + begin)
-            with k.count(a.fresh("at"), begin, whole, each) as one, a.places.scope():
+        for first, last, each in ((begin, whole, _AT_ONCE), (whole, end, 1)):
+            with k.count(a.fresh("at"), first, last, each) as one, a.places.scope():
                 found = [k.let(None, a.wide(numbers[one + i])) for i in range(each)]
                 for value in [code.update_of(line, number) for number in found]:
                     total.set(operations.combine("sum", total.value, value))
-            begin = whole
         a.results[0][own] = total.value
     return code.step(count)

@@ -35,10 +35,12 @@ __all__ = [
 ]
 
 _THREADS = integer(1, 1024)
-_SORTED = 8192
+_SORTED = 2048
 """Updates of a line from which on a GPU sorts them sooner than it goes through them."""
-_MARKED = 1024
+_MARKED = 256
 """The same where they need not be sorted."""
+_LARGE = 2**18
+"""Elements from which on that is so, however few they are: threads copy few each."""
 
 
 @attrs.frozen
@@ -288,5 +290,8 @@ def scatter_schedule_candidates(
     if backend is BackendKind.CPU:
         return tuple(alone)
     by_update = [ScatterSchedule(threads=128, by_update=True)]
-    is_many = updates >= (_SORTED if sorts else _MARKED)
+    if sorts:
+        is_many = updates >= _SORTED
+    else:
+        is_many = updates >= _MARKED or lines * extent >= _LARGE
     return tuple(by_update + alone if is_many else alone + by_update)

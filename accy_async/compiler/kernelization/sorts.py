@@ -46,8 +46,9 @@ __all__ = ["MOST_NUMBERS", "Scratch", "Sort", "on_buffers", "words"]
 MOST_NUMBERS = 2**30
 """So many can be sorted, and so large they can be: they are counted in 32 bits."""
 _THREADS = 32
-_MOST_DIGITS = 128
-"""The largest base: a block's counts then take 16 KiB of shared memory."""
+"""Of a block: few, for the shared memory that each takes."""
+_MOST_DIGITS = 64
+"""The largest base: a block's counts then take 8 KiB of shared memory."""
 _LEAST_EACH = 16
 """Numbers of a thread, at least: no fewer than it has counts, if those are more."""
 _NOTHING = Function("nothing", (), (), ())
