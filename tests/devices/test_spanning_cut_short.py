@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Sequence
 
+import anyio
 import pytest
 
 from accy_async.backends import RecordingBackend
@@ -14,7 +16,7 @@ from accy_async.graph.builder import LaunchGraphBuilder
 from accy_async.graph.plan import LaunchGraphPlan
 from accy_async.session.multi.spanning import SpanningPlan
 from tests.devices.parts import TWO, check_all_empty, gpus, opened
-from tests.devices.spans import kinds, pair, scalar
+from tests.devices.spans import kinds, pair, prepared_pair, scalar
 from tests.graphs.scenes import leaves
 from tests.harness.steps import cancel_scope, perform
 
@@ -122,3 +124,38 @@ async def test_each_await_cancelled_once(make: Callable[[], LaunchGraphPlan]) ->
 
     for step in range(1, await cut(None) + 1):
         await cut(step)
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {})], ids=["asyncio"])
+@pytest.mark.parametrize("is_closed", [False, True], ids=["run", "closed"])
+async def test_parts_are_waited_for_however_often_asyncio_cancels(
+    is_closed: bool,
+) -> None:
+    """A run, or the closing of a plan whose run goes on."""
+    devices, ready = gpus(2), asyncio.Event()
+
+    async def main() -> None:
+        async with opened(devices) as session:
+            made = await prepared_pair(session)
+            for device in devices:
+                device.hold_all()
+            ready.set()
+            if is_closed:
+                made.submit()
+                await made.aclose()
+            else:
+                await made.run()
+
+    task = asyncio.create_task(main())
+    with anyio.fail_after(20):
+        await ready.wait()
+        for _ in range(5):
+            await anyio.wait_all_tasks_blocked()
+            task.cancel()
+        for device in devices:
+            await anyio.wait_all_tasks_blocked()
+            assert not task.done()
+            device.release_all()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    check_all_empty(devices)
