@@ -10,15 +10,19 @@ import attrs
 from accy_async.compiler.preparation import FragmentCompilerOptions
 from accy_async.tuning.measuring import MeasureOutcome
 from accy_async.tuning.records import (
+    FamilyTuningReader,
     FamilyTuningRecord,
+    KnownRecords,
     ScheduleFamily,
+    ScheduleReader,
     ScheduleTuningRecord,
     encode_family_tuning_artifact,
     encode_schedule_tuning_artifact,
+    schedule_kind,
 )
 from accy_async.tuning.records.schedule import Choice
 
-__all__ = ["ScheduleTuning", "ScheduleTuningOutcome", "with_records"]
+__all__ = ["ScheduleTuning", "ScheduleTuningOutcome", "with_known", "with_records"]
 
 
 @attrs.frozen(kw_only=True)
@@ -96,12 +100,46 @@ def with_records(
     """
     changes: dict[str, Any] = {}
     for family, records in schedules.items():
-        name = f"{family}_schedule"
-        is_free = getattr(options, name) is None
-        if records and is_free and not getattr(options, f"{name}_tuning_artifact"):
+        if records and _is_free(options, family):
             artifact = encode_schedule_tuning_artifact(family, records)
-            changes[f"{name}_tuning_artifact"] = artifact
-    is_free = options.family_tuning is None and not options.family_tuning_artifact
-    if families and is_free:
+            changes[f"{schedule_kind(family)}_artifact"] = artifact
+    if families and _is_free(options):
         changes["family_tuning_artifact"] = encode_family_tuning_artifact(families)
     return attrs.evolve(options, **changes)
+
+
+def with_known(
+    options: FragmentCompilerOptions,
+    device: int,
+    known: Mapping[str, KnownRecords[Any]],
+) -> FragmentCompilerOptions:
+    """As `with_records`, but each record is looked up when it is wanted.
+
+    So it takes no longer however many there are.
+
+    Args:
+        options: what else to compile with; for one compilation, as what is found in
+            it stays as it is.
+        device: the fingerprint of the device.
+        known: records by the store's kind.
+    """
+    changes: dict[str, Any] = {}
+    for family in ScheduleFamily:
+        kind = schedule_kind(family)
+        if known.get(kind) and _is_free(options, family):
+            changes[kind] = ScheduleReader(device, known[kind].look_up())
+    kind = "family_tuning"
+    if known.get(kind) and _is_free(options):
+        changes[kind] = FamilyTuningReader(device, known[kind].look_up())
+    return attrs.evolve(options, **changes)
+
+
+def _is_free(
+    options: FragmentCompilerOptions, family: ScheduleFamily | None = None
+) -> bool:
+    """Whether options leave a family's schedule, or ready-made kernels, to records."""
+    names = ["family_tuning", "family_tuning_artifact"]
+    if family is not None:
+        kind = schedule_kind(family)
+        names = [f"{family}_schedule", kind, f"{kind}_artifact"]
+    return not any(getattr(options, name) for name in names)

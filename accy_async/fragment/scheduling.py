@@ -8,7 +8,7 @@ compilation of such a problem on such a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -53,7 +53,6 @@ from accy_async.tuning.records import (
     FamilyTuningRecord,
     ScheduleTuningKey,
     ScheduleTuningRecord,
-    TuningRecord,
 )
 from accy_async.tuning.records.schedule import Choice
 
@@ -76,7 +75,7 @@ async def tune_schedules(
     cache: bool | ArtifactStore = True,
     pace: Pace | None = None,
     judge: Callable[[MeasureOutcome], MeasureOutcome] | None = None,
-    known: Iterable[TuningRecord] = (),
+    is_known: Callable[[ScheduleTuningKey], bool] | None = None,
 ) -> ScheduleTuningOutcome:
     """Measure every choice of schedule that a program has, problem by problem.
 
@@ -91,7 +90,7 @@ async def tune_schedules(
         cache: where code is kept, as for `compile_fragment`.
         pace: awaited before each sample; what it raises ends the tuning.
         judge: has the last word on what was measured before it is recorded.
-        known: records of problems that are not to be measured again.
+        is_known: whether a problem is not to be measured again.
 
     Raises:
         As `compile_fragment`; nothing was measured then.
@@ -108,10 +107,10 @@ async def tune_schedules(
     )
     maker = CodeMaker(job.profile, _store(cache))
     device = backend.capabilities.fingerprint
-    seen = {record.identity for record in known}
     results = []
     for task in tasks:
-        if ScheduleTuningKey.of(device, task.problem) in seen:
+        key = ScheduleTuningKey.of(device, task.problem)
+        if is_known is not None and is_known(key):
             continue
         one = _Problem(backend, task, job, maker)
         try:

@@ -203,18 +203,13 @@ class SessionFragments(SessionRecords):
     ) -> FragmentCompilerOptions | None:
         """Options that choose by what is known of this device as well."""
         known = await self._choices_for(tuning)
-        if not any(known.values()):
+        if not known:
             return options
         from accy_async.compiler.preparation import FragmentCompilerOptions
-        from accy_async.fragment.schedules import with_records
-        from accy_async.tuning.records import ScheduleFamily
+        from accy_async.fragment.schedules import with_known
 
-        schedules = {
-            family: known.get(f"{family}_schedule_tuning", [])
-            for family in ScheduleFamily
-        }
-        families = known.get("family_tuning", [])
-        return with_records(options or FragmentCompilerOptions(), schedules, families)
+        device = self.capabilities.fingerprint
+        return with_known(options or FragmentCompilerOptions(), device, known)
 
     def _make_function(
         self,

@@ -1,7 +1,7 @@
 """The tuning records that a session knows: opened once, learnt since, told to loads.
 
-Of launches there may be very many, so that those of a kernel are looked up when it is
-loaded. Choices are few: all that were made on this device are known from the start.
+There may be very many, so that those of launches are looked up when a kernel is loaded,
+and those of schedules and families when such a problem is compiled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from accy_async.backends.completion import run_abandonable
 from accy_async.errors import InvalidType
 from accy_async.session.core import SessionCore
 from accy_async.tuning.launches import LaunchTuningCache, is_tunable
-from accy_async.tuning.records.cache import RecordCache
+from accy_async.tuning.records.known import KnownRecords
 from accy_async.tuning.records.measured import TuningRecord
 from accy_async.tuning.records.stored import StoredRecords
 from accy_async.tuning.store import CODECS, TuningStore, default_tuning_store
@@ -35,7 +35,7 @@ class SessionRecords(SessionCore):
     """What fragments and their tuning share in a session."""
 
     _launch_records: LaunchTuningCache | None = None
-    _choice_records: dict[str, RecordCache[TuningRecord]] | None = None
+    _choice_records: dict[str, KnownRecords[Any]] | None = None
     _stores_read: frozenset[Path] = frozenset()
     _rounds: dict[LaunchTuningCacheKey, KeptRounds] | None = None
 
@@ -62,8 +62,10 @@ class SessionRecords(SessionCore):
 
     async def _choices_for(
         self, store: bool | TuningStore | None
-    ) -> dict[str, list[Any]]:
-        """What is known of schedules and families on this device, by the store's kind.
+    ) -> dict[str, KnownRecords[Any]]:
+        """What is known of schedules and families, by the store's kind.
+
+        Kinds of which there is nothing are left out.
 
         Awaits, once, reading the store.
         """
@@ -73,8 +75,7 @@ class SessionRecords(SessionCore):
         if chosen.folder not in self._stores_read:
             await self._read_store(chosen)
         return {
-            kind: list(cache.export_records())
-            for kind, cache in (self._choice_records or {}).items()
+            kind: known for kind, known in (self._choice_records or {}).items() if known
         }
 
     async def _read_store(
@@ -84,35 +85,26 @@ class SessionRecords(SessionCore):
 
         Cancellation: returns at once; what is read is dropped.
         """
-        mine = self.capabilities.fingerprint
 
-        def choices_of(kind: str) -> RecordCache[Any]:
-            found: RecordCache[Any] = RecordCache(
-                one for one in store.open(kind) if one.identity.device == mine
-            )
-            found.export_records()  # put in order here, and not on the loop
-            return found
+        def read() -> dict[str, StoredRecords[Any]]:
+            return {kind: store.open(kind) for kind in CODECS}
 
-        def read() -> tuple[StoredRecords[Any], dict[str, RecordCache[Any]]]:
-            kinds = [kind for kind in CODECS if kind != LAUNCH_KIND]
-            return store.open(LAUNCH_KIND), {kind: choices_of(kind) for kind in kinds}
-
-        launches, choices = await run_abandonable(
-            read, lambda _: None, name="read tuning records"
-        )
+        opened = await run_abandonable(read, lambda _: None, name="read tuning records")
+        launches = opened.pop(LAUNCH_KIND)
         self._learn(()).look_in(launches)
-        before = self._choice_records or {}
-        self._choice_records = choices
-        for kind, known in before.items():
-            self._learn_choices(kind, known)
+        for kind, stored in opened.items():
+            self._choices_of(kind).look_in(stored)
         self._stores_read |= {store.folder}
         return launches
 
     def _learn_choices(self, kind: str, records: Iterable[TuningRecord]) -> None:
         """Remember which schedules and family kernels won, for later compilations."""
+        self._choices_of(kind).import_records(records)
+
+    def _choices_of(self, kind: str) -> KnownRecords[Any]:
         if self._choice_records is None:
             self._choice_records = {}
-        self._choice_records.setdefault(kind, RecordCache()).import_records(records)
+        return self._choice_records.setdefault(kind, KnownRecords())
 
     def _learn(self, records: Iterable[LaunchTuningCacheRecord]) -> LaunchTuningCache:
         """Remember records, for what is loaded from now on; all that is known."""

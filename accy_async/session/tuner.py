@@ -22,6 +22,7 @@ from accy_async.tuning.launches import LaunchTuningCache, tune_launch
 from accy_async.tuning.measuring import MeasureOptions, measure
 from accy_async.tuning.measuring.sampling import usual_sample_ns
 from accy_async.tuning.pacing import SharedPace
+from accy_async.tuning.records.schedule import schedule_kind
 from accy_async.tuning.store import TuningStore
 
 if TYPE_CHECKING:
@@ -278,13 +279,11 @@ class Tuner:
             options=self._within_budget(options),
             pace=self.pace,
             judge=lambda found: self._judged(found, beside),
-            known=[record for records in known.values() for record in records],
+            is_known=lambda key: key in known.get(schedule_kind(key.family), ()),
         )
         for result in outcome.results:
             if result.record is not None:
-                await self._keep_choice(
-                    f"{result.family}_schedule_tuning", result.record
-                )
+                await self._keep_choice(schedule_kind(result.family), result.record)
             if result.family_record is not None:
                 await self._keep_choice("family_tuning", result.family_record)
         return outcome

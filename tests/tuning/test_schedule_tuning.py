@@ -188,6 +188,9 @@ async def test_the_next_start_compiles_by_what_was_found(store: TuningStore) -> 
         function = await session.load_fragment(product, tuning=store)
         loaded = await function.specialise(*[np.ones((64, 64), np.float32)] * 2)
         assert loaded.plan.kernels == compiled.plan.kernels
+        async with session.tuning(budget=ALL, store=store) as tuner:
+            again = await tuner.tune_schedules(product, F32, F32, options=QUICK)
+            assert again.results == ()
         untuned = await session.compile_fragment(product, F32, F32, tuning=None)
         assert untuned.plan.kernels != compiled.plan.kernels
         with pytest.raises(InvalidType, match=r"compile_fragment\.tuning"):

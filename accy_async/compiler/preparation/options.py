@@ -18,7 +18,7 @@ from accy_async.compiler.kernelization.schedules import (
 )
 from accy_async.compiler.preparation.instrumentation import FragmentInstrumentation
 from accy_async.compiler.semantic import ContextLimits
-from accy_async.tuning.records import FamilyTuningReader
+from accy_async.tuning.records import FamilyTuningReader, ScheduleReader
 from accy_async.values import enum, instances, optional, text
 
 __all__ = ["FragmentCompilerOptions"]
@@ -47,6 +47,9 @@ class FragmentCompilerOptions:
         scatter_add_schedule: for every scatter that adds.
         row_sparse_cross_entropy_schedule: for every cross entropy of rows.
         generated_scan_schedule: for every scan.
+        matrix_product_schedule_tuning: finds measured schedules of products.
+        generated_scan_schedule_tuning: the same of scans.
+        generated_row_pipeline_schedule_tuning: the same of pipelines over rows.
         generated_scan_schedule_tuning_artifact: measured schedules of scans.
         generated_row_pipeline_schedule: for every pipeline over rows.
         generated_row_pipeline_schedule_tuning_artifact: measured schedules of these.
@@ -58,7 +61,8 @@ class FragmentCompilerOptions:
             loaded.
         instrumentation: who is told of each phase.
 
-    An artifact of no bytes is none.
+    An artifact of no bytes is none. What finds measured schedules goes before the
+    artifact of the same.
     """
 
     semantic_context_limits: ContextLimits = attrs.field(
@@ -94,6 +98,15 @@ class FragmentCompilerOptions:
     )
     generated_scan_schedule: GeneratedScanSchedule | None = attrs.field(
         default=None, validator=optional(instances(GeneratedScanSchedule))
+    )
+    matrix_product_schedule_tuning: ScheduleReader | None = attrs.field(
+        default=None, validator=optional(instances(ScheduleReader))
+    )
+    generated_scan_schedule_tuning: ScheduleReader | None = attrs.field(
+        default=None, validator=optional(instances(ScheduleReader))
+    )
+    generated_row_pipeline_schedule_tuning: ScheduleReader | None = attrs.field(
+        default=None, validator=optional(instances(ScheduleReader))
     )
     generated_scan_schedule_tuning_artifact: bytes = attrs.field(
         default=b"", validator=_BYTES, repr=False

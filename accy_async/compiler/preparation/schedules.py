@@ -166,7 +166,7 @@ class Schedules:
         options: with the artifacts, which are read at once.
 
     Attributes:
-        readers: of the artifacts that count, by family.
+        readers: of the measured schedules that count, by family.
         family_tuning: measured kernels of families, or None.
 
     Raises:
@@ -182,23 +182,25 @@ class Schedules:
         given = {
             ScheduleFamily.MATRIX_PRODUCT: (
                 options.matrix_product_schedule,
+                options.matrix_product_schedule_tuning,
                 options.matrix_product_schedule_tuning_artifact,
             ),
             ScheduleFamily.SCAN: (
                 options.generated_scan_schedule,
+                options.generated_scan_schedule_tuning,
                 options.generated_scan_schedule_tuning_artifact,
             ),
             ScheduleFamily.ROW_PIPELINE: (
                 options.generated_row_pipeline_schedule,
+                options.generated_row_pipeline_schedule_tuning,
                 options.generated_row_pipeline_schedule_tuning_artifact,
             ),
         }
         self.readers = {
-            family: ScheduleReader(
-                device, decode_schedule_tuning_artifact(family, artifact)
-            )
-            for family, (explicit, artifact) in given.items()
-            if explicit is None and artifact
+            family: reader
+            or ScheduleReader(device, decode_schedule_tuning_artifact(family, artifact))
+            for family, (explicit, reader, artifact) in given.items()
+            if explicit is None and (reader is not None or artifact)
         }
         self.family_tuning = options.family_tuning
         if self.family_tuning is None and options.family_tuning_artifact:

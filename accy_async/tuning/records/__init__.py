@@ -8,6 +8,7 @@
   of its records or raises `InvalidArtifact` with the offset.
 * `RecordCache`: of several records of one key the better one, whatever their order.
 * `StoredRecords`: those of a store, each decoded when it is looked up.
+* `KnownRecords`: those of stores and those learnt since, looked up likewise.
 
 A record is used only where all that it was measured on is the same: it names the
 device, the format, the problem, the candidates that it won against and the version
@@ -25,6 +26,7 @@ from accy_async.tuning.records.family import (
     decode_family_tuning_artifact,
     encode_family_tuning_artifact,
 )
+from accy_async.tuning.records.known import KnownRecords, LookedUpRecords
 from accy_async.tuning.records.measured import TuningRecord
 from accy_async.tuning.records.schedule import (
     Choice,
@@ -36,6 +38,7 @@ from accy_async.tuning.records.schedule import (
     decode_schedule_tuning_artifact,
     encode_schedule_tuning_artifact,
     schedule_codec,
+    schedule_kind,
 )
 from accy_async.tuning.records.stored import StoredRecords
 
@@ -46,6 +49,8 @@ __all__ = [
     "FamilyTuningKey",
     "FamilyTuningReader",
     "FamilyTuningRecord",
+    "KnownRecords",
+    "LookedUpRecords",
     "RecordCache",
     "RecordCodec",
     "RecordReader",
@@ -62,4 +67,5 @@ __all__ = [
     "encode_family_tuning_artifact",
     "encode_schedule_tuning_artifact",
     "schedule_codec",
+    "schedule_kind",
 ]

@@ -10,6 +10,7 @@ from accy_async.artifact.formats import ArtifactFormat, artifact_format
 from accy_async.tuning.records.binary import RecordReader, RecordWriter
 from accy_async.tuning.records.cache import RecordCache
 from accy_async.tuning.records.codec import RecordCodec
+from accy_async.tuning.records.known import LookedUpRecords
 from accy_async.tuning.records.measured import (
     TuningRecord,
     read_measurement,
@@ -140,16 +141,27 @@ class FamilyTuningReader:
     Args:
         device: the fingerprint of the device, ``capabilities.fingerprint``.
         records: of any devices; of several for one key the best counts.
+            `LookedUpRecords` are not listed but looked up, each when it is wanted.
     """
 
-    def __init__(self, device: int, records: Iterable[FamilyTuningRecord]) -> None:
+    def __init__(
+        self,
+        device: int,
+        records: Iterable[FamilyTuningRecord] | LookedUpRecords[FamilyTuningRecord],
+    ) -> None:
         self.device = device
-        self._cache = RecordCache(records)
+        self._known: (
+            RecordCache[FamilyTuningRecord] | LookedUpRecords[FamilyTuningRecord]
+        )
+        if isinstance(records, LookedUpRecords):
+            self._known = records
+        else:
+            self._known = RecordCache(records)
 
     @property
     def records(self) -> tuple[FamilyTuningRecord, ...]:
         """The records, one for each key."""
-        return self._cache.export_records()
+        return self._known.export_records()
 
     def resolve(self, key: FamilyTuningKey) -> str | None:
         """The winner's name, or None where nothing was measured on just this.
@@ -158,5 +170,5 @@ class FamilyTuningReader:
         """
         if key.device != self.device:
             return None
-        record = self._cache.find(key)
+        record = self._known.find(key)
         return None if record is None else record.target

@@ -22,6 +22,7 @@ from accy_async.errors import InvalidArtifact, InvalidValue
 from accy_async.tuning.records.binary import RecordReader, RecordWriter
 from accy_async.tuning.records.cache import RecordCache
 from accy_async.tuning.records.codec import RecordCodec
+from accy_async.tuning.records.known import LookedUpRecords
 from accy_async.tuning.records.measured import (
     TuningRecord,
     read_measurement,
@@ -52,6 +53,7 @@ __all__ = [
     "decode_schedule_tuning_artifact",
     "encode_schedule_tuning_artifact",
     "schedule_codec",
+    "schedule_kind",
 ]
 
 Choice = tuple[int, ...]
@@ -239,6 +241,11 @@ def _write(writer: RecordWriter, record: ScheduleTuningRecord) -> None:
     write_measurement(writer, record)
 
 
+def schedule_kind(family: ScheduleFamily) -> str:
+    """What stores call a family's records, and the options that find them."""
+    return f"{family}_schedule_tuning"
+
+
 @cache
 def schedule_codec(family: ScheduleFamily) -> RecordCodec[ScheduleTuningRecord]:
     """The codec of a family's records; one of another family it does not take."""
@@ -262,7 +269,7 @@ def schedule_codec(family: ScheduleFamily) -> RecordCodec[ScheduleTuningRecord]:
         return ScheduleTuningRecord(key=key, choice=choice, **read_measurement(reader))
 
     return RecordCodec(
-        schema=f"{family}_schedule_tuning",
+        schema=schedule_kind(family),
         version=1,
         kind=ScheduleTuningRecord,
         least_bytes=45,
@@ -303,16 +310,27 @@ class ScheduleReader:
     Args:
         device: the fingerprint of the device, ``capabilities.fingerprint``.
         records: of any devices and formats; of several for one key the best counts.
+            `LookedUpRecords` are not listed but looked up, each when it is wanted.
     """
 
-    def __init__(self, device: int, records: Iterable[ScheduleTuningRecord]) -> None:
+    def __init__(
+        self,
+        device: int,
+        records: Iterable[ScheduleTuningRecord] | LookedUpRecords[ScheduleTuningRecord],
+    ) -> None:
         self.device = device
-        self._cache = RecordCache(records)
+        self._known: (
+            RecordCache[ScheduleTuningRecord] | LookedUpRecords[ScheduleTuningRecord]
+        )
+        if isinstance(records, LookedUpRecords):
+            self._known = records
+        else:
+            self._known = RecordCache(records)
 
     @property
     def records(self) -> tuple[ScheduleTuningRecord, ...]:
         """The records, one for each key."""
-        return self._cache.export_records()
+        return self._known.export_records()
 
     def resolve(self, problem: ScheduleTuningProblem) -> Choice | None:
         """The winner, or None where nothing was measured on just this problem.
@@ -320,7 +338,7 @@ class ScheduleReader:
         Raises:
             InvalidArtifact: the winner is none of the problem's candidates.
         """
-        record = self._cache.find(ScheduleTuningKey.of(self.device, problem))
+        record = self._known.find(ScheduleTuningKey.of(self.device, problem))
         if record is None:
             return None
         if record.choice not in problem.candidates:

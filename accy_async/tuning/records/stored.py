@@ -72,6 +72,9 @@ class StoredRecords(Generic[_R]):
             len(kept) if isinstance(kept, list) else 1 for kept in self._found.values()
         )
 
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
     def __iter__(self) -> Iterator[_R]:
         for _, record in self._decoded():
             yield record
