@@ -91,15 +91,8 @@ class PreparedPlan(ClosedOnExit):
         self._last = 0
         self._awaited = 0  # runs, which may have no flag behind them
         self._limited: LimitedMark | None = None
-        outline = None if self._lowered is None else self._lowered.shape
-        # What a launch has to do besides launching: most have nothing.
-        self._has_events = outline is not None and bool(
-            outline.waits or outline.signals
-        )
-        # The device writes to the host: one run at a time.
-        self._has_arrays = any(isinstance(s, HostSlot) for s in prepared.plan.slots)
-        self._has_arrays |= outline is not None and bool(outline.limits)
         self._is_closed = False
+        self._follow_shape()
 
     def __repr__(self) -> str:
         plan = self._prepared.plan
@@ -196,7 +189,7 @@ class PreparedPlan(ClosedOnExit):
             stream: StreamHandle = self._stream  # type: ignore[assignment]
             position = lowered.launch_again(stream, is_awaited=is_awaited)
         self._last = position
-        if lowered.limits:
+        if self._has_arrays and lowered.limits:
             name = title_of(self._prepared.plan)
             self._limited = LimitedMark(self._line, position, name, lowered.errors)
         return position
@@ -234,7 +227,7 @@ class PreparedPlan(ClosedOnExit):
         """
         self._merge(bindings, runtime_scalars)  # refuses at once what does not fit
         async with self._turn:
-            if self._lowered is not None and not self._line.is_idle:
+            while self._lowered is not None and not self._line.is_idle:
                 await self._line.wait_reached(self._line.submitted)
             # What it is bound to may have changed since.
             merged, bound, options = self._merge(bindings, runtime_scalars)
@@ -242,8 +235,12 @@ class PreparedPlan(ClosedOnExit):
             if not self.is_lowered:
                 self._bindings, prepared.options = dict(merged), options
                 return
+            if self._limited is not None:  # soon it may have no limits to ask about
+                self._limited.look()
+                self._limited = None
             try:
                 follow(prepared, prepared.rebind(bound, options))
+                self._follow_shape()
             except BaseException as error:
                 errors: list[Exception] = []
                 self.close_now(errors)
@@ -293,6 +290,17 @@ class PreparedPlan(ClosedOnExit):
             raise InvalidType("rebind.bindings", changes, "a mapping from names")
         merged, bound = self._check({**self._bindings, **changes}, options)
         return merged, bound, options
+
+    def _follow_shape(self) -> None:
+        """See what a launch has to do besides launching: most have nothing."""
+        lowered = self._lowered
+        if lowered is not None:
+            shape = lowered.shape
+            self._has_events = bool(shape.waits or shape.signals)
+            # The device writes to the host: one run at a time.
+            self._has_arrays = bool(shape.limits) or any(
+                isinstance(slot, HostSlot) for slot in self._prepared.plan.slots
+            )
 
     def _refuse(self) -> None:
         if self._is_closed:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import GraphError
 from accy_async.graph import LaunchGraphBuilder, LaunchGraphPlan
 from accy_async.graph.outcome import NodeSkipped
+from accy_async.graph.replaying import PreparedPlan
 from accy_async.session import Session, open_session
 from tests.cuda.comparing import ALWAYS, compare
 from tests.cuda.playing import PlayingDriver, words
@@ -140,6 +142,62 @@ async def test_runs_that_are_repeated_fail_and_go_well_by_turns() -> None:
                 failed = await _fails(way, session, plan, prepared, turns, out)
                 assert failed == (count > LIMIT), (count, way)
                 assert out[0] == (9 if failed else 0)
+
+
+@pytest.fixture
+def counted() -> LaunchGraphPlan:
+    """A loop with a limit in another one of as many turns as the caller says."""
+    b = LaunchGraphBuilder()
+    left, minus = countdown(b, 0)
+    with b.loop(count=b.runtime_scalar(), name="outer"):
+        b.fill(left, LIMIT + 1)
+        with b.loop(while_=left, max_iterations=LIMIT, name="bounded"):
+            down = [left.read_write, left.read_write, minus.read]
+            b.kernel(KERNELS.add, down, [ONE])
+    return b.build()
+
+
+def turns(count: int) -> list[ScalarArgument]:
+    return [ScalarArgument.u32(count)]
+
+
+@pytest.mark.anyio
+async def test_a_plan_changed_to_have_no_limits_fails_by_none(
+    counted: LaunchGraphPlan,
+) -> None:
+    """And who has the mark of the run before is told of that one."""
+    options = attrs.evolve(ALWAYS, runtime_scalars=tuple(turns(2)))
+    async with open_session("cuda") as session:
+        prepared = await session.prepare(counted, {}, options)
+        with pytest.RaisesGroup(GraphError):
+            await prepared.run()
+        before = prepared.submit()
+        await prepared.rebind(runtime_scalars=turns(0))
+        await prepared.run()
+        mark = prepared.submit()
+        assert mark.position == before.position + 2
+        await mark.wait()
+        with pytest.RaisesGroup(GraphError):
+            await before.wait()
+
+
+@pytest.mark.anyio
+async def test_a_plan_changed_to_have_limits_has_one_run_at_a_time(
+    counted: LaunchGraphPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next one's verdict would be taken for that of the run before."""
+    options = attrs.evolve(ALWAYS, runtime_scalars=tuple(turns(0)))
+    async with open_session("cuda") as session:
+        prepared = await session.prepare(counted, {}, options)
+        await prepared.run()
+        await prepared.rebind(runtime_scalars=turns(1))
+        mark = prepared.submit()
+        with monkeypatch.context() as patch:
+            patch.setattr(PreparedPlan, "_has_ended", False)
+            with pytest.raises(GraphError, match="still in use"):
+                prepared.submit()
+        with pytest.RaisesGroup(GraphError):
+            await mark.wait()
 
 
 async def _fails(
