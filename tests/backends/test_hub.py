@@ -91,6 +91,19 @@ async def test_every_wait_lets_the_loop_turn(device: WordsDevice) -> None:
     assert scope.cancelled_caught
 
 
+async def test_what_is_submitted_while_the_device_is_lost_is_not_waited_for(
+    device: WordsDevice,
+) -> None:
+    """A thread may be about to, when another finds that it is lost."""
+    line = device.line(0)
+    line.lose(DeviceError("gone"))
+    position = submit(line)
+    with anyio.fail_after(PATIENCE_S):
+        await line.wait_reached(position)
+        with pytest.raises(DeviceError, match="gone"):
+            await line.wait(position)
+
+
 async def test_thousand_waits_on_few_streams(device: WordsDevice) -> None:
     lines = [device.line(slot) for slot in range(8)]
     ended: list[tuple[int, int]] = []

@@ -92,7 +92,9 @@ class WordsDevice:
             self.words.values[line.slot] = flags[-1]
 
     def _flag(self, line: CudaTimeline, position: int) -> None:
-        self.flagged[line].append(position)
+        assert position <= line.submitted
+        line.flagged = line.submitted
+        self.flagged[line].append(line.flagged)
 
     def _after(self) -> None:
         self.afters += 1

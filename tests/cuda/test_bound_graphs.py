@@ -99,6 +99,48 @@ def test_a_refused_launch_is_told_and_has_no_flag(
     backend._lock.release()
 
 
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_nothing_is_at_the_position_of_a_refused_launch(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    parts: Parts,
+    stream: StreamHandle,
+    is_bound: bool,
+) -> None:
+    """What was there before it is not taken for new."""
+    graph = backend.create_graph(request_for(parts))
+    launch = backend.bind_graph(graph, stream)
+    work = line_of(backend, stream).journal.work
+    driver.answers["cuGraphLaunch"] = [1]
+    work[1] = ()
+    with pytest.raises(DeviceError, match="cuGraphLaunch"):
+        if is_bound:
+            launch(False)
+        else:
+            backend.launch_graph(graph, stream)
+    assert work[1] is None
+    launch(False)
+    assert work[2] is not None
+
+
+def test_a_flag_takes_no_word_back(
+    backend: CudaBackend, driver: FakeDriver, parts: Parts, stream: StreamHandle
+) -> None:
+    """Another thread may have submitted a later one since somebody asked for it."""
+    line = line_of(backend, stream)
+    word = ctypes.c_uint64.from_address(line.word_address)
+    launch = backend.bind_graph(backend.create_graph(request_for(parts)), stream)
+    for _ in range(3):
+        launch(False)
+    backend._flag(line, 2)
+    assert word.value == line.flagged == 3, "all there is"
+    launch(True)
+    line.request(4)
+    backend._flag(line, 3)
+    assert word.value == line.flagged == 4
+    assert driver.calls["cuStreamWriteValue64"] == 2
+
+
 @pytest.mark.anyio
 async def test_a_refused_flag_is_submitted_again_by_the_wait(
     backend: CudaBackend, driver: FakeDriver, parts: Parts, stream: StreamHandle

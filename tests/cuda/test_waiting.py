@@ -109,6 +109,23 @@ async def test_a_flag_that_is_refused_is_told(
 
 
 @pytest.mark.anyio
+async def test_a_flag_that_was_refused_is_submitted_by_the_next_wait(
+    backend: CudaBackend, driver: FakeDriver
+) -> None:
+    """For the same point, too."""
+    stream = quick_stream(backend)
+    line = cast("CudaTimeline", backend._stream(stream).timeline)
+    line.is_quick = False
+    driver.answers["cuStreamWriteValue64"] = [1]
+    with pytest.raises(DeviceError, match="cuStreamWriteValue64"):
+        await backend.wait_stream(stream)
+    assert line.flagged == 0
+    await backend.wait_stream(stream)
+    assert line.flagged == line.completed == 1
+    assert driver.calls["cuStreamWriteValue64"] == 2
+
+
+@pytest.mark.anyio
 async def test_a_wait_for_a_lent_stream_covers_what_others_submitted(
     backend: CudaBackend, driver: FakeDriver
 ) -> None:

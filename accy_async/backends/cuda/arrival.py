@@ -80,12 +80,8 @@ async def sleep(
             if line.completed >= position:
                 return sighting
     near, late = (begun + offset for offset in pace.window)
-    while True:
-        await line.wait_signal(position, Arrival(bell, near, late))
-        sighting = _sighting(line, begun)
-        if line.completed >= position:
-            return sighting
-        near, late = 0, monotonic_ns()
+    await line.wait_signal(position, Arrival(bell, near, late))
+    return _sighting(line, begun)
 
 
 async def _doze(

@@ -78,13 +78,11 @@ class CudaAsking(Backend):
         if line.flagged >= position:
             if line.completed < position:
                 line.spin(position, QUICK_NS)
-            if line.completed < position:
-                return False
+                if line.completed < position:
+                    return False
         else:
-            lock = self._lock
-            if line.submitted != position or not lock.acquire(blocking=False):
+            if line.submitted != position or not self._has_given_all():
                 return False
-            lock.release()  # the driver has all that has a position
             ask = line.ask or self._asking(line)
             if ask() != 0 or not line.complete_unwatched(position):
                 return False

@@ -151,7 +151,7 @@ class CudaGraphs(Backend):
         self._context.make_current()
         code = (mine.launch or self._launching(mine))(on)
         if code:
-            raise self._blame(self._driver.CUresult(code), "cuGraphLaunch", stream)
+            raise self._refused_launch(code, on, position)
         on.journal.note(position, mine.work)
         if mine.staging or mine.events:
             self._after_launch(mine, on, position)
@@ -201,7 +201,7 @@ class CudaGraphs(Backend):
                 else:
                     code = launch()
                 if code:
-                    raise self._blame(self._driver.CUresult(code), "cuGraphLaunch", on)
+                    raise self._refused_launch(code, on, position)
                 recent[position & mask] = mine.work
             except BaseException:
                 if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
@@ -211,6 +211,11 @@ class CudaGraphs(Backend):
             return position
 
         return submit
+
+    def _refused_launch(self, code: int, on: CudaStream, position: int) -> AccyError:
+        """The error of a launch that the driver refused: nothing is at its position."""
+        on.journal.note(position, None)
+        return self._blame(self._driver.CUresult(code), "cuGraphLaunch", on)
 
     def _launching_flagged(
         self, graph: CudaGraph, on: CudaStream

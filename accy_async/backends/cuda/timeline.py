@@ -52,7 +52,8 @@ class CudaTimeline(Timeline):
     Args:
         name: the stream's name.
         slot: which of the hub's words is its own; the word holds 0.
-        flag: submits the writing of a position; called under the submission lock.
+        flag: submits the writing of all that was submitted, and says so in `flagged`,
+            where that is not up to the position yet; it takes the submission lock.
         query: asks the driver whether the stream is idle.
         hub: wakes those who sleep.
 
@@ -206,8 +207,7 @@ class CudaTimeline(Timeline):
     def request(self, position: int) -> None:
         """See to it that the word will say when ``position`` is done."""
         if position > self.flagged and self._lost is None:
-            self.flagged = self.submitted
-            self._flag(self, self.flagged)
+            self._flag(self, position)
 
     def kind_at(self, position: int) -> Hashable:
         """What waits for such work as there is at a position have in common."""
@@ -313,7 +313,8 @@ class CudaTimeline(Timeline):
         """
         before = self._completed
         begun, self.begun = self.begun, 0
-        self.request(position)
+        if position > self.flagged:
+            self.request(position)
         bell = current_bell()
         if self.completed >= position:
             await bell.turn()

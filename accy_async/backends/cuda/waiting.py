@@ -122,16 +122,22 @@ class CudaWaiting(CudaAsking):
             self._table.sweep()
 
     def _flag(self, line: CudaTimeline, position: int) -> None:
-        """Have the stream write its position into its word."""
+        """Have the stream write its end into its word, unless it is flagged that far.
+
+        Which that is is asked under the lock: else a flag that another thread submits
+        meanwhile could come first, and the word would go back.
+        """
         with self._lock:
             native = self._natives.get(line)
-            if native is None or self._lost is not None:
+            if native is None or self._lost is not None or line.flagged >= position:
                 return
             self._context.make_current()
-            code = (line.write or self._writing(line, native))(position)
+            end = line.submitted
+            code = (line.write or self._writing(line, native))(end)
             if code:
                 result = self._driver.CUresult(code)
                 raise self._context.error(result, "cuStreamWriteValue64")
+            line.flagged = end
 
     def _writing(self, line: CudaTimeline, native: Any) -> Callable[[int], int]:  # noqa: ANN401
         """What has a stream write a position into its word; returns the code."""
