@@ -50,7 +50,7 @@ class Awaited(Protocol):
     async def sleep(
         self, position: int, bell: Bell, begun: int, pace: Pace
     ) -> tuple[int, int]:
-        """Sleep until the position is reached; always a checkpoint.
+        """Sleep until the position is reached, or the device lost; a checkpoint.
 
         Returns:
             When it was seen not to be reached for the last time, and when to be, on the

@@ -18,6 +18,7 @@ from accy_async.backends.devicegraph import (
     GraphRequest,
     GraphUpload,
 )
+from accy_async.backends.exchange import Arrival
 from accy_async.backends.recording import RecordingBackend
 from accy_async.errors import (
     AccyError,
@@ -276,6 +277,26 @@ def test_a_changed_graph_is_launched_as_it_is_now(
     backend.destroy(parts.other)
     with pytest.raises(InvalidGraph):
         launch(False)
+
+
+def test_what_arrives_anew_is_waited_for_once_on_each_stream(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    parts: Parts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As what another library had between two launches does."""
+    graph = backend.create_graph(request_for(parts))
+    launches = [backend.bind_graph(graph, backend.create_stream()) for _ in range(2)]
+    for launch in launches:
+        launch(True)
+    waits = driver.calls["cuStreamWaitEvent"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Arrival, "is_past", False)  # the device takes its time
+        backend._arrive(backend._table.get(parts.one), backend._open_exchange())
+        for launch in launches * 2:
+            launch(True)
+    assert driver.calls["cuStreamWaitEvent"] == waits + 2
 
 
 def uses_of(backend: CudaBackend, buffer: BufferHandle) -> list[int]:

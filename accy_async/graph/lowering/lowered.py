@@ -24,7 +24,6 @@ __all__ = ["MOST_WATCHED", "LoweredGraph"]
 MOST_WATCHED = 16
 """Items of a graph that record an event for those who await them."""
 
-
 _STREAMS_KEPT = 8
 """Streams that a graph is bound to before it forgets them."""
 
