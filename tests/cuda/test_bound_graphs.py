@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 from contextlib import closing
 from typing import cast
 
 import numpy as np
 import pytest
+import trio
 
 from accy_async.backends import BufferHandle, StreamHandle
 from accy_async.backends.cuda import CudaBackend, waiting
@@ -297,6 +299,32 @@ def test_what_arrives_anew_is_waited_for_once_on_each_stream(
         for launch in launches * 2:
             launch(True)
     assert driver.calls["cuStreamWaitEvent"] == waits + 2
+
+
+def test_no_interrupt_comes_within_a_launch_on_trio(
+    backend: CudaBackend,
+    parts: Parts,
+    stream: StreamHandle,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As for all operations of a device: it comes where the task awaits next."""
+    launch = backend.bind_graph(backend.create_graph(request_for(parts)), stream)
+    make_current = backend._context.make_current
+
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        make_current()
+
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(backend._context, "make_current", interrupted)
+            other = backend.bind_graph(backend.create_graph(request_for(parts)), stream)
+        position = other(True)
+        with pytest.raises(KeyboardInterrupt):
+            await trio.lowlevel.checkpoint()
+        assert launch(True) == position + 1
+
+    trio.run(main)
 
 
 def uses_of(backend: CudaBackend, buffer: BufferHandle) -> list[int]:

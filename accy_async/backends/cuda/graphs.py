@@ -25,6 +25,7 @@ from accy_async.backends.devicegraph import GraphRecord, walk
 from accy_async.backends.hooks import GraphState, StreamState
 from accy_async.backends.journal import JOURNAL_MASK, Label
 from accy_async.backends.launch import PreparedLaunch
+from accy_async.backends.loops import uninterrupted
 from accy_async.backends.resources import Use
 from accy_async.errors import AccyError
 
@@ -185,6 +186,7 @@ class CudaGraphs(Backend):
         use, launch = Use(timeline), self._calling_graph(mine, on)
         replay, launch_flagged = self._launching_flagged(mine, on)
 
+        @uninterrupted
         def submit(is_awaited: bool) -> int:
             lock = self._lock
             try:  # as a launcher's `submit`, which says why not `with`

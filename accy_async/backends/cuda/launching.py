@@ -17,6 +17,7 @@ from accy_async.backends.cuda.objects import CudaStream, LaunchArguments
 from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.launcher import Launcher
+from accy_async.backends.loops import uninterrupted
 from accy_async.backends.resources import Resource, Use
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class CudaLaunching(Backend):
         def refused(code: int) -> None:
             self._launch_again(code, packed, stream, prepared.request)
 
+        @uninterrupted
         def submit() -> int:
             lock = self._lock
             # What `with` does takes twice the time. An interrupt may come right behind
