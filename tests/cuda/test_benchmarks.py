@@ -68,10 +68,13 @@ def test_a_verdict_says_bound_and_figure() -> None:
 def test_waking_is_held_against_its_targets(capsys: pytest.CaptureFixture[str]) -> None:
     samples = [13.0] * 98 + [16.0] * 2
     slow = [30.0] * 100
-    both = wake._middle([wake._both(taken) for taken in (samples, samples, slow)])
-    assert both == (13.0, 16.0)
-    wake._judge_short("asyncio", both, (10.0, 11.0))
-    wake._judge_short("trio", both, (10.0, 11.0))
+    rounds = [wake._both(taken) for taken in (samples, slow, samples)]
+    assert wake._middle(rounds) == (13.0, 16.0)
+    times = wake._times(rounds, [(10.0, 11.0), (20.0, 20.0), (5.0, 8.0)])
+    assert times == pytest.approx((1.5, 1.5))
+    times = wake._times(rounds, 3 * [(10.0, 11.0)])
+    wake._judge_short("asyncio", times)
+    wake._judge_short("trio", times)
     wake._judge_long([34.0, 20.0, 90.0], 0.031)
     wake._judge_waiters([100.0] * 98 + [2500.0] * 2, 2)
     assert capsys.readouterr().out.splitlines() == [

@@ -7,7 +7,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from accy_async.backends.cuda.asking import CudaAsking
@@ -99,11 +98,10 @@ class CudaWaiting(CudaAsking):
         if position is None:
             position = line.submitted
         if line.is_quick and not line.has_failed:  # as `_ends_at_once`, in one piece
-            begun = monotonic_ns()
             await current_bell().turn()
             if self._has_ended(line, position):
                 return
-            if await self._ends_next(line, position, begun):
+            if await self._ends_next(line, position):
                 return
         await self._wait_line(line, position)
 
