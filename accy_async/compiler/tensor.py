@@ -104,8 +104,8 @@ def scatter(x: object, indices: object, updates: object, axis: int = 0) -> Trace
     """A copy of ``x`` with ``x.take(indices, axis)`` made ``updates``.
 
     The updates are broadcast. Negative indices count from the end; an index
-    outside the axis is left out. Which of several updates of one element stays is
-    not specified.
+    outside the axis is left out. Of several updates of one element the last stays, as
+    numpy's assignment has it.
     """
     return _scatter("scatter", x, indices, updates, axis)
 
@@ -114,7 +114,11 @@ def scatter(x: object, indices: object, updates: object, axis: int = 0) -> Trace
 def scatter_add(
     x: object, indices: object, updates: object, axis: int = 0
 ) -> TracedArray:
-    """As `scatter`, with the updates added; an element may get several."""
+    """As `scatter`, with the updates added; an element may get several.
+
+    They are added in their order, as ``np.add.at`` does, so that floats have the same
+    bits each time.
+    """
     return _scatter("scatter_add", x, indices, updates, axis)
 
 

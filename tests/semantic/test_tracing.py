@@ -141,6 +141,7 @@ def grown_in_place(x: Any) -> Any:
         (view_in_place, "numpy.add in place would change an argument, a view"),
         (viewed_in_place, "numpy.add in place would change an argument, a view"),
         (items_in_place, "items of a traced array cannot be assigned"),
+        (lambda x: x.at[0].set(1), "has no `at`; scatter and scatter_add of"),
         (grown_in_place, r"f64\[2,3\] does not fit into f32\[3\] in place"),
     ],
 )

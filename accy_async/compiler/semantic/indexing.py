@@ -57,8 +57,8 @@ class Scatter(Op):
     """The first operand with the third's elements at the second's indices.
 
     The updates have the shape a gather at these indices gives. An index outside
-    the axis is left out. Which of several updates of one element ``SET`` keeps,
-    and in which order ``ADD`` adds them, is not specified.
+    the axis is left out. Of several updates of one element ``SET`` keeps the last, and
+    ``ADD`` adds them in their order.
     """
 
     arity: ClassVar[int | None] = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -181,6 +181,14 @@ class TracedArray(NDArrayOperatorsMixin):
     def __getitem__(self, key: object) -> TracedArray:
         result: TracedArray = FUNCTIONS[TracedArray.__getitem__](self, key)
         return result
+
+    @property
+    def at(self) -> NoReturn:
+        """Not there, unlike other libraries' arrays: what is, is named."""
+        raise refusal(
+            "a traced array has no `at`; scatter and scatter_add of "
+            "accy_async.compiler.tensor make a changed array"
+        )
 
     def __setitem__(self, key: object, value: object) -> None:
         # x[i] += y arrives here too, with what it read and changed.
