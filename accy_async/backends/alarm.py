@@ -68,11 +68,9 @@ class Lag:
         if -_MOST_MARGIN_NS <= margin <= _MOST_MARGIN_NS:
             self._margin = margin
         allowance = self._mean + self._margin
-        self.allowance = allowance if 0 <= allowance <= _MOST_LAG_NS else self._bound()
-
-    def _bound(self) -> int:
-        """The nearest to what was found that an alarm is set sooner by."""
-        return 0 if self._mean + self._margin < 0 else _MOST_LAG_NS
+        if not 0 <= allowance <= _MOST_LAG_NS:
+            allowance = 0 if allowance < 0 else _MOST_LAG_NS
+        self.allowance = allowance
 
 
 class Entry:

@@ -183,7 +183,7 @@ class CudaGraphs(Backend):
         """
         table, timeline, recent = self._table, on.flags, on.recent
         make_current, mask = self._context.make_current, JOURNAL_MASK
-        use, launch = Use(timeline), self._calling_graph(mine, on)
+        use, launch = Use(timeline), mine.launch or self._launching(mine)
         replay, launch_flagged = self._launching_flagged(mine, on)
 
         @uninterrupted
@@ -201,7 +201,7 @@ class CudaGraphs(Backend):
                     if code == 0 and replay.written == 0:
                         timeline.flagged = position  # else the wait sees to it
                 else:
-                    code = launch()
+                    code = launch(on)
                 if code:
                     raise self._refused_launch(code, on, position)
                 recent[position & mask] = mine.work
@@ -237,16 +237,6 @@ class CudaGraphs(Backend):
         if launch is None or write is None:
             return replay, None
         return replay, self._hub.scanner.replaying(replay)
-
-    def _calling_graph(self, graph: CudaGraph, on: CudaStream) -> Callable[[], int]:
-        """What launches a graph on one stream; returns the driver's code."""
-        address, executable = self._graph_launch_address, graph.executable
-        if address is not None:
-            thunk = make_thunk(address, int(executable), on.number, 0, None)
-            if thunk is not None:
-                return thunk
-        launch, native = self._driver.cuGraphLaunch, on.native
-        return lambda: int(launch(executable, native)[0])
 
     def _launching(self, graph: CudaGraph) -> Callable[[CudaStream], int]:
         """What makes the driver's call for a graph; returns its code."""
