@@ -75,12 +75,7 @@ def kernelize_dot_general(
     tile = _unit_tile(item, profile, schedule)
     if tile is not None:
         make = partial(_unit_step, tile=tile)
-    return KernelizedWork(
-        work_item_id=item.work_item_id,
-        compile_launch=item.kind,
-        op_count=item.op_count,
-        steps=(make(item, profile, schedule),),
-    )
+    return KernelizedWork.of(item, (make(item, profile, schedule),))
 
 
 def _cpu_step(

@@ -102,12 +102,7 @@ def kernelize_elementwise(
     else:
         layout = _layout(function, shape, profile, schedule)
         step = _step(item, profile, shape, layout)
-    return KernelizedWork(
-        work_item_id=item.work_item_id,
-        compile_launch=item.kind,
-        op_count=item.op_count,
-        steps=(step,),
-    )
+    return KernelizedWork.of(item, (step,))
 
 
 def _common_shape(function: Function) -> tuple[int, ...]:

@@ -83,30 +83,18 @@ def kernelize_rows(
     layout = _layout(plan, function, profile, schedule)
     if layout.parts == 1:
         steps = (_whole(item, profile, function, plan, layout),)
-        return _work(item, steps, ())
+        return KernelizedWork.of(item, steps)
     scratch = tuple(
         TensorType(_reduce(entry).accumulate, (layout.parts, plan.rows))
         for entry in plan.stages[0]
     )
-    return _work(
+    return KernelizedWork.of(
         item,
         (
             _partial(item, profile, function, plan, layout, scratch),
             _final(item, profile, function, plan, layout, scratch),
         ),
         scratch,
-    )
-
-
-def _work(
-    item: WorkItem, steps: tuple[KernelStep, ...], scratch: tuple[TensorType, ...]
-) -> KernelizedWork:
-    return KernelizedWork(
-        work_item_id=item.work_item_id,
-        compile_launch=item.kind,
-        op_count=item.op_count,
-        steps=steps,
-        scratch=scratch,
     )
 
 

@@ -94,13 +94,7 @@ def kernelize_scan(
         )
     else:
         steps = (_scan(item, profile, lines, layout),)
-    return KernelizedWork(
-        work_item_id=item.work_item_id,
-        compile_launch=item.kind,
-        op_count=item.op_count,
-        steps=steps,
-        scratch=scratch,
-    )
+    return KernelizedWork.of(item, steps, scratch)
 
 
 def _lines(function: Function) -> ScanLines:

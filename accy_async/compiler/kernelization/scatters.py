@@ -82,13 +82,7 @@ def kernelize_scatter(
         steps, scratch = _by_update(work)
     else:
         steps, scratch = [_alone(item, profile, lines, schedule)], []
-    return KernelizedWork(
-        work_item_id=item.work_item_id,
-        compile_launch=item.kind,
-        op_count=item.op_count,
-        steps=steps,
-        scratch=scratch,
-    )
+    return KernelizedWork.of(item, steps, scratch)
 
 
 def _can_be_by_update(lines: ScatterLines) -> bool:

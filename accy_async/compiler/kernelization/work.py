@@ -8,6 +8,7 @@ in *scratch*, such as the two passes of a long sum.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 import attrs
@@ -181,6 +182,22 @@ class KernelizedWork:
         converter=to_tuple,
         validator=tuple_of(TensorType, expected="TensorType values"),
     )
+
+    @classmethod
+    def of(
+        cls,
+        item: WorkItem,
+        steps: Iterable[KernelStep],
+        scratch: Iterable[TensorType] = (),
+    ) -> KernelizedWork:
+        """What a work item became, by its steps and what passes between them."""
+        return cls(
+            work_item_id=item.work_item_id,
+            compile_launch=item.kind,
+            op_count=item.op_count,
+            steps=steps,
+            scratch=scratch,
+        )
 
     def __attrs_post_init__(self) -> None:
         if not self.steps:
