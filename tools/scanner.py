@@ -7,7 +7,7 @@ This is its source, and what compiles it for every architecture.
 
 All memory that it shares with Python is one *board*, described field by field in
 accy_async/backends/cuda/board.py; the offsets here are asked of that module. It calls
-three functions of the C library, through pointers on the board. What launches a replay
+three functions of the C library, through pointers on the board. What makes a launch
 with a flag behind it is compiled along with it.
 """
 
@@ -21,7 +21,14 @@ import llvmlite.binding
 
 from accy_async.artifact.native.elf import parse_object
 from accy_async.artifact.native.link import find_exports
-from accy_async.backends.cuda.board import BUSY, IDLE, NO_STREAM, Board, Replay, Slot
+from accy_async.backends.cuda.board import (
+    BUSY,
+    IDLE,
+    NO_STREAM,
+    Board,
+    NativeLaunch,
+    Slot,
+)
 from accy_async.compiler.emit.llvm import data_layout, emit_object
 from accy_async.compiler.emit.target import LEVELS, CpuTarget
 
@@ -168,29 +175,36 @@ missed:
     ret i32 0
 }}
 
-; Launch a device graph, and have its stream write a position behind it. Returns the
-; driver's answer to the launch; what it said of the writing is left in the record.
-define i32 @accy_replay(ptr %replay) {{
-    %p_launch = getelementptr i8, ptr %replay, i64 {launch}
-    %p_graph = getelementptr i8, ptr %replay, i64 {graph}
-    %p_stream = getelementptr i8, ptr %replay, i64 {on}
-    %launch = load ptr, ptr %p_launch
-    %graph = load i64, ptr %p_graph
-    %stream = load i64, ptr %p_stream
-    %answer = call i32 %launch(i64 %graph, i64 %stream)
-    %is_launched = icmp eq i32 %answer, 0
-    br i1 %is_launched, label %flag, label %end
-flag:
-    %p_write = getelementptr i8, ptr %replay, i64 {write_value}
-    %p_word = getelementptr i8, ptr %replay, i64 {word}
-    %p_position = getelementptr i8, ptr %replay, i64 {position}
-    %p_written = getelementptr i8, ptr %replay, i64 {written}
-    %write = load ptr, ptr %p_write
-    %word = load i64, ptr %p_word
+; Make a launch, and where a position is given have its stream write it behind that,
+; once. Returns the driver's answer to the launch, and where that is 0, less what it
+; answers to the writing.
+define i32 @accy_launch(ptr %record) {{
+    %p_position = getelementptr i8, ptr %record, i64 {position}
     %position = load i64, ptr %p_position
+    store i64 0, ptr %p_position
+    %p_launch = getelementptr i8, ptr %record, i64 {launch}
+    %p_first = getelementptr i8, ptr %record, i64 {first}
+    %p_second = getelementptr i8, ptr %record, i64 {second}
+    %p_third = getelementptr i8, ptr %record, i64 {third}
+    %launch = load ptr, ptr %p_launch
+    %first = load i64, ptr %p_first
+    %second = load i64, ptr %p_second
+    %third = load i64, ptr %p_third
+    %answer = call i32 %launch(i64 %first, i64 %second, i64 %third, i64 0)
+    %is_refused = icmp ne i32 %answer, 0
+    %is_plain = icmp eq i64 %position, 0
+    %is_over = or i1 %is_refused, %is_plain
+    br i1 %is_over, label %end, label %flag
+flag:
+    %p_write = getelementptr i8, ptr %record, i64 {write_value}
+    %p_stream = getelementptr i8, ptr %record, i64 {on}
+    %p_word = getelementptr i8, ptr %record, i64 {word}
+    %write = load ptr, ptr %p_write
+    %stream = load i64, ptr %p_stream
+    %word = load i64, ptr %p_word
     %written = call i32 %write(i64 %stream, i64 %word, i64 %position, i32 0)
-    store i32 %written, ptr %p_written
-    br label %end
+    %less = sub i32 0, %written
+    ret i32 %less
 end:
     ret i32 %answer
 }}
@@ -456,7 +470,7 @@ def _module(architecture: str, target: CpuTarget) -> str:
         overdue_shift=Board.OVERDUE_SHIFT,
         **Board.offsets(),
         **Slot.offsets(),
-        **Replay.offsets(),
+        **NativeLaunch.offsets(),
     )
     layout = f'target datalayout = "{data_layout(target)}"\n'
     return f'{layout}target triple = "{target.triple}"\n{body}'

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from accy_async.backends.cuda.board import BUSY, IDLE, NO_BELL, Board, Replay, Slot
+from accy_async.backends.cuda.board import (
+    BUSY,
+    IDLE,
+    NO_BELL,
+    Board,
+    NativeLaunch,
+    Slot,
+)
 from accy_async.backends.cuda.scanner import (
     Found,
     NativeScanner,
@@ -303,13 +310,15 @@ def test_a_stream_is_asked_about_until_it_is_done(answers: list[int]) -> None:
     assert PlainScanner(words.address, 1).asking(0, query.address) is None
 
 
-@pytest.mark.parametrize("answers", [[0, 0], [0, 700], [700]])
-def test_a_replay_is_a_launch_and_a_flag(answers: list[int]) -> None:
-    """No flag behind a launch that was refused; each answer is told."""
+@pytest.mark.parametrize("answers", [[0, 0, 0], [0, 700, 0], [700, 700]])
+def test_a_launch_has_a_flag_behind_it_where_there_is_a_position(
+    answers: list[int],
+) -> None:
+    """Once, and none behind what was refused; each answer is told."""
     left, called = answers.copy(), list[tuple[int, ...]]()
 
-    def launch(graph: int, stream: int) -> int:
-        called.append((graph, stream))
+    def launch(first: int, second: int, third: int, fourth: int) -> int:
+        called.append((first, second, third, fourth))
         return left.pop(0)
 
     def write(stream: int, word: int, value: int, flags: int) -> int:
@@ -317,25 +326,27 @@ def test_a_replay_is_a_launch_and_a_flag(answers: list[int]) -> None:
         return left.pop(0)
 
     u64, i32 = ctypes.c_uint64, ctypes.c_int
-    launching = ctypes.CFUNCTYPE(i32, u64, u64)(launch)
+    launching = ctypes.CFUNCTYPE(i32, u64, u64, u64, u64)(launch)
     writing = ctypes.CFUNCTYPE(i32, u64, u64, u64, ctypes.c_uint)(write)
     words = Words(1)
-    replay = Replay(
-        graph=5,
-        on=77,
+    record = NativeLaunch(
         launch=ctypes.cast(launching, ctypes.c_void_p).value,
+        first=5,
+        second=2**40,
+        third=7,
         write_value=ctypes.cast(writing, ctypes.c_void_p).value,
+        on=77,
         word=words.address,
-        position=2**40,
-        written=-1,
+        position=2**41,
     )
-    call = NativeScanner(words.address, 1).replaying(replay)
+    call = NativeScanner(words.address, 1).launching(record, None)
     assert call is not None
-    assert call() == answers[0]
-    calls = [(5, 77), (77, words.address, 2**40, 0)]
-    assert called == calls[: len(answers)]
-    assert replay.written == [*answers, -1][1]
-    assert PlainScanner(words.address, 1).replaying(replay) is None
+    assert call() == (answers[0] or -answers[1])
+    assert record.position == 0
+    assert call() == answers[-1], "only the launch"
+    flag = [] if answers[0] else [(77, words.address, 2**41, 0)]
+    assert called == [(5, 2**40, 7, 0), *flag, (5, 2**40, 7, 0)]
+    assert PlainScanner(words.address, 1).launching(record, None) is None
 
 
 def test_a_stream_that_is_barred_is_asked_about_no_more() -> None:

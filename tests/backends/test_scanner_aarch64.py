@@ -15,7 +15,7 @@ from accy_async.backends.cuda.board import (
     NO_BELL,
     NO_STREAM,
     Board,
-    Replay,
+    NativeLaunch,
     Slot,
 )
 from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
@@ -55,7 +55,7 @@ class Emulated:
         self.on_query: Callable[[], object] = lambda: None
         for place, call in (
             (WRITE, self._write), (SYSCALL, self._syscall), (CLOCK, self._clock),
-            (QUERY, self._query), (LAUNCH, self._launch), (FLAG, self._flag),
+            (QUERY, self._query), (LAUNCH, self._called), (FLAG, self._called),
         ):  # fmt: skip
             machine.hook_add(unicorn.UC_HOOK_CODE, call, None, place, place)
 
@@ -80,11 +80,7 @@ class Emulated:
         answer = self.answers.pop(0)
         self.machine.reg_write(arm64.UC_ARM64_REG_X0, answer)
 
-    def _launch(self, *_: Any) -> None:
-        self.called.append((self._register(0), self._register(1)))
-        self.machine.reg_write(arm64.UC_ARM64_REG_X0, self.answers.pop(0))
-
-    def _flag(self, *_: Any) -> None:
+    def _called(self, *_: Any) -> None:
         self.called.append(tuple(map(self._register, range(4))))
         self.machine.reg_write(arm64.UC_ARM64_REG_X0, self.answers.pop(0))
 
@@ -253,24 +249,22 @@ def test_spin_ends_by_the_value_or_by_itself(emulated: Emulated) -> None:
     assert emulated.call("spin", WORDS, 5, 20_000) == 1
 
 
-@pytest.mark.parametrize("answers", [[0, 0], [0, 700], [700]])
-def test_a_replay_is_a_launch_and_a_flag(
+@pytest.mark.parametrize("answers", [[0, 0, 0], [0, 700, 0], [700, 700]])
+def test_a_launch_has_a_flag_behind_it_where_there_is_a_position(
     emulated: Emulated, answers: list[int]
 ) -> None:
-    replay = Replay(
-        graph=5, on=77, launch=LAUNCH, write_value=FLAG, word=WORDS, position=9
-    )
-    replay.written = -1
-    emulated.machine.mem_write(WORDS + 4096, bytes(replay))
+    machine, place = emulated.machine, WORDS + 4096
+    record = NativeLaunch(
+        launch=LAUNCH, first=5, second=2**40, third=7,
+        write_value=FLAG, on=77, word=WORDS, position=2**41,
+    )  # fmt: skip
+    machine.mem_write(place, bytes(record))
     emulated.answers = answers.copy()
-    start = CODE + ENTRIES["aarch64"]["replay"]
-    machine = emulated.machine
-    machine.reg_write(arm64.UC_ARM64_REG_X0, WORDS + 4096)
-    machine.reg_write(arm64.UC_ARM64_REG_LR, STOP)
-    machine.reg_write(arm64.UC_ARM64_REG_SP, STACK + 32768)
-    machine.emu_start(start, STOP, count=1_000)
-    assert emulated._register(0) & 0xFFFF_FFFF == answers[0]
-    calls = [(5, 77), (77, WORDS, 9, 0)]
-    assert emulated.called == calls[: len(answers)]
-    data = bytes(machine.mem_read(WORDS + 4096, ctypes.sizeof(Replay)))
-    assert Replay.from_buffer_copy(data).written == [*answers, -1][1]
+    for expected in (answers[0] or -answers[1], answers[-1]):
+        machine.reg_write(arm64.UC_ARM64_REG_X0, place)
+        machine.reg_write(arm64.UC_ARM64_REG_LR, STOP)
+        machine.reg_write(arm64.UC_ARM64_REG_SP, STACK + 32768)
+        machine.emu_start(CODE + ENTRIES["aarch64"]["launch"], STOP, count=1_000)
+        assert emulated._register(0) & 0xFFFF_FFFF == expected & 0xFFFF_FFFF
+    flag = [] if answers[0] else [(77, WORDS, 2**41, 0)]
+    assert emulated.called == [(5, 2**40, 7, 0), *flag, (5, 2**40, 7, 0)]

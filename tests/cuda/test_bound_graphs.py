@@ -216,12 +216,11 @@ async def test_a_device_that_is_lost_during_the_turn_is_told(
     launch = backend.bind_graph(backend.create_graph(request_for(parts)), stream)
     line_of(backend, stream).is_quick = True
 
-    class Losing:
-        async def turn(self) -> None:
-            backend._lose(DeviceError("gone", code=700, call="cuStreamSynchronize"))
+    async def turn() -> None:
+        backend._lose(DeviceError("gone", code=700, call="cuStreamSynchronize"))
 
     position = launch(True)
-    monkeypatch.setattr(waiting, "current_bell", Losing)
+    monkeypatch.setattr(waiting, "turn", turn)
     with pytest.raises(DeviceLost):
         await backend.wait_stream(stream, position)
     with pytest.raises(DeviceLost):

@@ -146,12 +146,11 @@ async def test_a_quick_wait_goes_on_without_its_stream(
     if was_asked:
         await backend.wait_stream(stream)
 
-    class Destroying:
-        async def turn(self) -> None:
-            if backend.is_alive(stream):
-                backend.destroy(stream)
+    async def turn() -> None:
+        if backend.is_alive(stream):
+            backend.destroy(stream)
 
-    monkeypatch.setattr(waiting, "current_bell", Destroying)
+    monkeypatch.setattr(waiting, "turn", turn)
     await backend.wait_stream(stream)
     assert not backend.is_alive(stream)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from typing import ClassVar
 
-__all__ = ["BUSY", "IDLE", "NO_BELL", "NO_STREAM", "Board", "Replay", "Slot"]
+__all__ = ["BUSY", "IDLE", "NO_BELL", "NO_STREAM", "Board", "NativeLaunch", "Slot"]
 
 IDLE = 2**64 - 1
 """What a slot awaits where nobody waits: no word ever reaches it."""
@@ -87,16 +87,16 @@ class Board(_Layout):
     )
 
 
-class Replay(_Layout):
-    """A device graph that is launched again and again with a flag behind it."""
+class NativeLaunch(_Layout):
+    """A launch that is made again and again, with a flag behind it where one is due."""
 
     _fields_ = (
-        ("graph", ctypes.c_uint64),  # the driver's handle of what it launches,
-        ("on", ctypes.c_uint64),  # and of the stream
-        ("launch", ctypes.c_uint64),  # the address of cuGraphLaunch,
-        ("write_value", ctypes.c_uint64),  # and of cuStreamWriteValue64
-        ("word", ctypes.c_uint64),  # the address of the stream's word
-        ("position", ctypes.c_uint64),  # what is written there
-        ("written", ctypes.c_int32),  # what the driver said of that
-        ("_unused", ctypes.c_uint8 * 4),
+        ("launch", ctypes.c_uint64),  # the address of the driver's function,
+        ("first", ctypes.c_uint64),  # and what it is called with; its fourth is 0
+        ("second", ctypes.c_uint64),
+        ("third", ctypes.c_uint64),
+        ("write_value", ctypes.c_uint64),  # the address of cuStreamWriteValue64
+        ("on", ctypes.c_uint64),  # the driver's handle of the stream,
+        ("word", ctypes.c_uint64),  # the address of its word,
+        ("position", ctypes.c_uint64),  # and what the next one writes there; 0 if none
     )

@@ -17,7 +17,6 @@ import numpy as np
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cleanup import do_all
-from accy_async.backends.cuda.board import Replay
 from accy_async.backends.cuda.graphnodes import GraphBuilder, Staging
 from accy_async.backends.cuda.graphparameters import NodeUpdates
 from accy_async.backends.cuda.thunks import address_of, make_thunk
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
     from accy_async.backends.cuda.hub import Hub
     from accy_async.backends.cuda.memory import DeviceMemory, DevicePool, PinnedPool
-    from accy_async.backends.cuda.objects import CudaEvent, CudaStream
+    from accy_async.backends.cuda.objects import CudaEvent, CudaStream, MachineLaunch
     from accy_async.backends.cuda.timeline import CudaTimeline
     from accy_async.backends.devicegraph import GraphRequest
     from accy_async.backends.guards import GuardOf
@@ -85,10 +84,11 @@ class CudaGraphs(Backend):
     _conditions: Conditions
     _hub: Hub
 
-    @property
     @abstractmethod
-    def _write_address(self) -> int | None:
-        """Where ``cuStreamWriteValue64`` is; see `CudaWaiting`."""
+    def _launching_natively(
+        self, address: int | None, arguments: tuple[int, int, int], keep: object
+    ) -> MachineLaunch | None:
+        """What makes a launch with a flag behind it; see `CudaWaiting`."""
 
     @abstractmethod
     def _blame(self, result: Any, call: str, stream: StreamState) -> AccyError:  # noqa: ANN401
@@ -184,7 +184,10 @@ class CudaGraphs(Backend):
         table, timeline, recent = self._table, on.flags, on.recent
         make_current, mask = self._context.make_current, JOURNAL_MASK
         use, launch = Use(timeline), mine.launch or self._launching(mine)
-        replay, launch_flagged = self._launching_flagged(mine, on)
+        arguments = int(mine.executable), on.number, 0
+        machine = self._launching_natively(self._graph_launch_address, arguments, None)
+        if machine is not None:
+            machine.aim(on)
 
         @uninterrupted
         def submit(is_awaited: bool) -> int:
@@ -195,14 +198,11 @@ class CudaGraphs(Backend):
                     renew(use)
                 timeline.submitted = use.position = position = timeline.submitted + 1
                 make_current()
-                if is_awaited and launch_flagged is not None:
-                    replay.position = position
-                    code = launch_flagged()
-                    if code == 0 and replay.written == 0:
-                        timeline.flagged = position  # else the wait sees to it
+                if is_awaited and machine is not None:
+                    code = machine.launch_flagged(timeline, position)
                 else:
                     code = launch(on)
-                if code:
+                if code > 0:
                     raise self._refused_launch(code, on, position)
                 recent[position & mask] = mine.work
             except BaseException:
@@ -218,25 +218,6 @@ class CudaGraphs(Backend):
         """The error of a launch that the driver refused: nothing is at its position."""
         on.journal.note(position, None)
         return self._blame(self._driver.CUresult(code), "cuGraphLaunch", on)
-
-    def _launching_flagged(
-        self, graph: CudaGraph, on: CudaStream
-    ) -> tuple[Replay, Callable[[], int] | None]:
-        """What launches a graph with a flag, and what it is told by that.
-
-        None where the bindings are to be called.
-        """
-        launch, write = self._graph_launch_address, self._write_address
-        replay = Replay(
-            graph=int(graph.executable),
-            on=on.number,
-            launch=launch or 0,
-            write_value=write or 0,
-            word=on.flags.word_address,
-        )
-        if launch is None or write is None:
-            return replay, None
-        return replay, self._hub.scanner.replaying(replay)
 
     def _launching(self, graph: CudaGraph) -> Callable[[CudaStream], int]:
         """What makes the driver's call for a graph; returns its code."""

@@ -7,14 +7,15 @@ objects it uses, the driver's call, and one store into the journal.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.geometry import allow_geometry
-from accy_async.backends.cuda.objects import CudaStream, LaunchArguments
-from accy_async.backends.cuda.thunks import address_of, make_thunk
+from accy_async.backends.cuda.objects import CudaStream, LaunchArguments, MachineLaunch
+from accy_async.backends.cuda.thunks import address_of
 from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.launcher import Launcher
 from accy_async.backends.loops import uninterrupted
@@ -38,7 +39,7 @@ _OTHER_CONTEXT = frozenset({201, 400})
 
 
 _OFTEN = 16
-"""Launches of one prepared launch from which on it has a thunk. Most have few."""
+"""Launches of a prepared launch from which on machine code makes it. Most have few."""
 
 
 class CudaLaunching(Backend):
@@ -61,6 +62,12 @@ class CudaLaunching(Backend):
     ) -> AccyError:
         raise NotImplementedError
 
+    @abstractmethod
+    def _launching_natively(
+        self, address: int | None, arguments: tuple[int, int, int], keep: object
+    ) -> MachineLaunch | None:
+        """What makes a launch with a flag behind it; see `CudaWaiting`."""
+
     def bind_launch(self, request: LaunchRequest) -> Launcher:
         """Bind a launch to its arguments and stream; see `Launches.bind_launch`."""
         if not request.geometry.block_count:
@@ -69,7 +76,7 @@ class CudaLaunching(Backend):
         with self._lock:
             stream = cast("CudaStream", self._stream(request.stream))
             held = [self._table.get(binding.handle) for binding in request.buffers]
-            cast("LaunchArguments", prepared.payload).aim(stream.native)
+            cast("LaunchArguments", prepared.payload).aim(stream)
             use = Use(stream.timeline)
             submit = self._submitting(prepared, stream, use)
             return CudaLauncher(self, prepared, submit, held, use)
@@ -118,26 +125,31 @@ class CudaLaunching(Backend):
         guard: Guard | None,
     ) -> None:
         packed: LaunchArguments = prepared.payload  # type: ignore[assignment]
-        native = stream.native  # type: ignore[attr-defined]
-        if packed.native is not native:
-            packed.aim(native)
-        call = packed.call
-        if call is None:
-            self._launch_plainly(packed, stream, prepared.request)
-        elif code := call():
-            self._launch_again(code, packed, stream, prepared.request)
-        stream.recent[position & JOURNAL_MASK] = prepared.label  # type: ignore[attr-defined]
+        on: CudaStream = stream  # type: ignore[assignment]
+        if packed.native is not on.native:
+            packed.aim(on)
+        machine = packed.machine
+        if machine is None:
+            self._launch_plainly(packed, on, prepared.request)
+        else:
+            if on.flags.expected == position:
+                code = machine.launch_flagged(on.flags, position)
+            else:
+                code = machine.call()
+            if code > 0:
+                self._launch_again(code, packed, on, prepared.request)
+        on.recent[position & JOURNAL_MASK] = prepared.label
 
     def _launch_plainly(
-        self, packed: LaunchArguments, stream: StreamState, request: LaunchRequest
+        self, packed: LaunchArguments, stream: CudaStream, request: LaunchRequest
     ) -> None:
-        """Launch through the bindings, until it has been often enough for a thunk."""
+        """Launch through the bindings, until it has been often enough for better."""
         answer = self._launch_kernel(packed.config, packed.function, packed.pointer, 0)
         if answer[0] is not self._success:
             self._launch_again(answer[0], packed, stream, request)
         packed.calls += 1
-        if packed.calls == _OFTEN and self._launch_address is not None:
-            packed.call = self._calling(packed)
+        if packed.calls == _OFTEN:
+            packed.machine = self._machine_for(packed, stream)
 
     def _launch_again(
         self,
@@ -171,10 +183,14 @@ class CudaLaunching(Backend):
         self, prepared: PreparedLaunch, stream: CudaStream, use: Use
     ) -> Callable[[], int]:
         """A launcher's `submit`; its names are looked up here, once."""
-        table, timeline, recent = self._table, stream.timeline, stream.recent
+        table, timeline, recent = self._table, stream.flags, stream.recent
         label, mask = prepared.label, JOURNAL_MASK
         packed = cast("LaunchArguments", prepared.payload)
-        call = self._calling(packed)
+        machine = self._machine_for(packed, stream)
+        if machine is None:
+            record, call = None, self._calling(packed)
+        else:
+            record, call = machine.record, machine.call
 
         def renew() -> None:
             self._renew(prepared, prepared.request.stream, use)
@@ -192,11 +208,20 @@ class CudaLaunching(Backend):
                 if use.epoch is not table.epoch:
                     renew()
                 timeline.submitted = use.position = position = timeline.submitted + 1
-                code = call()
-                if code:
+                if timeline.expected == position and record is not None:
+                    # `MachineLaunch.launch_flagged`, in place
+                    record.position = position
+                    code = call()
+                    if code == 0:
+                        timeline.flagged = position
+                else:
+                    code = call()
+                if code > 0:
                     refused(code)
                 recent[position & mask] = label
             except BaseException:
+                if record is not None:
+                    record.position = 0
                 if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
                     lock.release()
                 raise
@@ -206,20 +231,21 @@ class CudaLaunching(Backend):
         return submit
 
     def _calling(self, packed: LaunchArguments) -> Callable[[], int]:
-        """What makes the driver's call; returns its code."""
-        config, function, pointer = packed.config, packed.function, packed.pointer
-        if self._launch_address is not None:
-            thunk = make_thunk(
-                self._launch_address,
-                config.getPtr(),
-                int(function),
-                pointer,
-                packed.memory,
-            )
-            if thunk is not None:
-                return thunk
-        launch = self._launch_kernel
+        """What makes the driver's call through the bindings; returns its code."""
+        launch, config = self._launch_kernel, packed.config
+        function, pointer = packed.function, packed.pointer
         return lambda: int(launch(config, function, pointer, 0)[0])
+
+    def _machine_for(
+        self, packed: LaunchArguments, stream: CudaStream
+    ) -> MachineLaunch | None:
+        """What makes the driver's call without the bindings, if anything can."""
+        arguments = packed.config.getPtr(), int(packed.function), packed.pointer
+        address, keep = self._launch_address, packed.memory
+        machine = self._launching_natively(address, arguments, keep)
+        if machine is not None:
+            machine.aim(stream)
+        return machine
 
     @cached_property
     def _launch_address(self) -> int | None:

@@ -12,10 +12,11 @@ from accy_async.backends.hooks import EventState, StreamState
 
 if TYPE_CHECKING:
     from accy_async.artifact.geometry import FixedLaunch
+    from accy_async.backends.cuda.board import NativeLaunch
     from accy_async.backends.cuda.timeline import CudaTimeline
     from accy_async.backends.journal import Journal
 
-__all__ = ["CudaEvent", "CudaStream", "LaunchArguments"]
+__all__ = ["CudaEvent", "CudaStream", "LaunchArguments", "MachineLaunch"]
 
 
 class CudaStream(StreamState):
@@ -45,6 +46,43 @@ class CudaEvent(EventState):
         self.finisher: Callable[[], None] | None = None
 
 
+class MachineLaunch:
+    """A launch that machine code makes, with a flag behind it where one is due.
+
+    Attributes:
+        record: what it reads. A ``position`` that is put there is the flag of the next
+            launch, and gone after it.
+        call: makes the launch; `Scanner.launching` says what it returns.
+    """
+
+    __slots__ = ("call", "record")
+
+    def __init__(self, record: NativeLaunch, call: Callable[[], int]) -> None:
+        self.record = record
+        self.call = call
+
+    def aim(self, on: CudaStream) -> None:
+        """Have the flags written by this stream, into its word."""
+        self.record.on = on.number
+        self.record.word = on.flags.word_address
+
+    def launch_flagged(self, line: CudaTimeline, position: int) -> int:
+        """Launch what is at a position, and have the stream write that behind it.
+
+        Returns:
+            As `call`: a flag that was refused is the wait's to see to.
+        """
+        try:
+            self.record.position = position
+            code = self.call()
+        except BaseException:  # an interrupt: it is not the next one's
+            self.record.position = 0
+            raise
+        if code == 0:
+            line.flagged = position
+        return code
+
+
 class LaunchArguments:
     """A launch's arguments and geometry as ``cuLaunchKernelEx`` takes them.
 
@@ -63,17 +101,17 @@ class LaunchArguments:
         function: the kernel.
         pointer: the address of the arguments' addresses.
         values: the arguments, 64 bits each, and behind them their addresses.
-        call: makes the driver's call, where it is made often; None before.
+        machine: what makes the driver's call, where it is made often; None before.
         calls: how often it was made before that.
     """
 
     __slots__ = (
         "_driver",
         "_geometry",
-        "call",
         "calls",
         "config",
         "function",
+        "machine",
         "native",
         "pointer",
         "values",
@@ -95,7 +133,7 @@ class LaunchArguments:
         self.function = function
         self.config: Any = None
         self.native: Any = None
-        self.call: Callable[[], int] | None = None
+        self.machine: MachineLaunch | None = None
         self.calls = 0
         self._driver = driver
         self._geometry = geometry
@@ -105,11 +143,13 @@ class LaunchArguments:
         """What all of it lies in, to be kept while the driver may read it."""
         return self.config, self.values
 
-    def aim(self, native: Any) -> None:  # noqa: ANN401
+    def aim(self, on: CudaStream) -> None:
         """Have the launch go to this stream; under the submission lock."""
         if self.config is None:
             self.config = launch_config(self._driver, self._geometry)
-        self.config.hStream = native
+        self.config.hStream = native = on.native
+        if self.machine is not None:
+            self.machine.aim(on)
         self.native = native
 
 

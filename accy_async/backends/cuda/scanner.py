@@ -27,7 +27,7 @@ from accy_async.artifact.native.elf_model import EM_AARCH64, EM_X86_64
 from accy_async.artifact.native.host import host_architecture
 from accy_async.artifact.native.image import MachineImage
 from accy_async.artifact.native.memory import map_image
-from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, Replay, Slot
+from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, NativeLaunch, Slot
 from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
 from accy_async.backends.cuda.thunks import make_thunk
 from accy_async.backends.pace import QUICK_NS
@@ -149,12 +149,17 @@ class Scanner(ABC):
         """
         return None
 
-    def replaying(self, replay: Replay) -> Callable[[], int] | None:
-        """What launches a device graph and submits a flag behind it, in one call.
+    def launching(self, launch: NativeLaunch, keep: object) -> Callable[[], int] | None:
+        """What makes a launch, and submits a flag behind it if the record has one.
+
+        Args:
+            launch: the record. Its ``position`` is 0 again after each call.
+            keep: whose memory the launch reads; kept alive with the function.
 
         Returns:
             A function that returns the driver's answer to the launch, without the
-            interpreter lock meanwhile. None where machine code cannot run.
+            interpreter lock meanwhile, or the answer to the flag, negated, if only
+            that was refused. None where machine code cannot run.
         """
         return None
 
@@ -203,7 +208,7 @@ class _Functions:
         self.spin: Any = held(i32, pointer, pointer, u64, i64)(base + entries["spin"])
         self.bar: Any = held(i32, pointer, u64)(base + entries["bar"])
         self.ask = base + entries["ask"]
-        self.replay = base + entries["replay"]
+        self.launch = base + entries["launch"]
         self.scan: Any = ctypes.CFUNCTYPE(i32, pointer, i64)(base + entries["scan"])
         libc = ctypes.CDLL(None)
         self.callees = {
@@ -293,8 +298,9 @@ class NativeScanner(Scanner):
     def asking(self, index: int, query: int) -> Callable[[], int] | None:
         return make_thunk(self._native.ask, self._address, index, query, self._board)
 
-    def replaying(self, replay: Replay) -> Callable[[], int] | None:
-        return make_thunk(self._native.replay, ctypes.addressof(replay), 0, 0, replay)
+    def launching(self, launch: NativeLaunch, keep: object) -> Callable[[], int] | None:
+        address = ctypes.addressof(launch)
+        return make_thunk(self._native.launch, address, 0, 0, (launch, keep))
 
     def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
         return bool(self._spin(self._address, word, awaited, limit_ns))

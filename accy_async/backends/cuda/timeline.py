@@ -62,6 +62,8 @@ class CudaTimeline(Timeline):
         word_address: where the word is.
         journal: what was submitted last, to tell waits of different lengths apart.
         is_quick: whether the last wait ended within a turn of its loop, or soon after.
+        expected: the position that is likely to be waited for once something is there,
+            as the one before it was; 0 if none is.
         ask: asks the driver again and again for a moment, and returns its last answer;
             None until somebody needs it. The backend's.
         write: has the stream write a position, and returns the driver's code; as above.
@@ -84,6 +86,7 @@ class CudaTimeline(Timeline):
         "ask",
         "begun",
         "bell",
+        "expected",
         "flagged",
         "hub",
         "is_detached",
@@ -116,6 +119,7 @@ class CudaTimeline(Timeline):
         self._completed = 0
         self.flagged = 0
         self.is_quick = False
+        self.expected = 0
         self.begun = 0
         self.ask: Callable[[], int] | None = None
         self.write: Callable[[int], int] | None = None

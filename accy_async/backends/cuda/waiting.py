@@ -10,13 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from accy_async.backends.cuda.asking import CudaAsking
-from accy_async.backends.cuda.board import BUSY
+from accy_async.backends.cuda.board import BUSY, NativeLaunch
 from accy_async.backends.cuda.driver import STICKY_CODES
 from accy_async.backends.cuda.hub import Hub
-from accy_async.backends.cuda.objects import CudaStream
+from accy_async.backends.cuda.objects import CudaStream, MachineLaunch
 from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.cuda.timeline import CudaTimeline
-from accy_async.backends.loops import current_bell
+from accy_async.backends.loops import turn
 from accy_async.errors import DeviceError, DeviceLost
 
 if TYPE_CHECKING:
@@ -97,8 +97,11 @@ class CudaWaiting(CudaAsking):
             return
         if position is None:
             position = line.submitted
+        # Not where several were: a flag between them would take the device time.
+        is_single = position == line._completed + 1  # noqa: SLF001 - it's on every wait
+        line.expected = position + 1 if is_single else 0
         if line.is_quick and not line.has_failed:  # as `_ends_at_once`, in one piece
-            await current_bell().turn()
+            await turn()
             if self._has_ended(line, position):
                 return
             if await self._ends_next(line, position):
@@ -154,6 +157,31 @@ class CudaWaiting(CudaAsking):
 
         line.write = write_natively
         return write_natively
+
+    def _launching_natively(
+        self, address: int | None, arguments: tuple[int, int, int], keep: object
+    ) -> MachineLaunch | None:
+        """What makes a launch, and a flag right behind it where its end is waited for.
+
+        That spares whoever waits a call of the driver's.
+
+        Args:
+            address: of the driver's function that launches.
+            arguments: what it is called with.
+            keep: whose memory they are the addresses of, if they are any.
+
+        Returns:
+            None where the bindings are to be called.
+        """
+        write = self._write_address
+        if address is None or write is None:
+            return None
+        first, second, third = arguments
+        record = NativeLaunch(
+            launch=address, first=first, second=second, third=third, write_value=write
+        )
+        call = self._hub.scanner.launching(record, keep)
+        return None if call is None else MachineLaunch(record, call)
 
     @cached_property
     def _write_address(self) -> int | None:
