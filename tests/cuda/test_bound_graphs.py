@@ -190,12 +190,13 @@ async def test_a_flagged_end_that_is_not_quick_is_polled_for(
     line.is_quick = True
     spins: list[int] = []
 
-    def spin(line: CudaTimeline, position: int, limit_ns: int) -> None:
+    def spin(address: int, awaited: int, limit_ns: int) -> int:
         spins.append(limit_ns)
         if len(spins) == 2:
-            word.value = position
+            word.value = awaited
+        return word.value >= awaited
 
-    monkeypatch.setattr(CudaTimeline, "spin", spin)
+    monkeypatch.setattr(line, "_spin", spin)
     word = ctypes.c_uint64.from_address(line.word_address)
     position = launch(True)
     word.value = 0  # the device is not that far

@@ -77,10 +77,8 @@ class CudaAsking(Backend):
         Where a flag was submitted, the word says so.
         """
         if line.flagged >= position:
-            if line.completed < position:
-                line.spin(position, QUICK_NS)
-                if line.completed < position:
-                    return False
+            if not line.comes_soon(position):
+                return False
         else:
             if line.submitted != position or not self._has_given_all():
                 return False

@@ -19,7 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -66,7 +66,14 @@ class Scanner(ABC):
     Args:
         words: the address of the first word; they are 64 bits each.
         count: how many there are, and so how many slots.
+
+    Attributes:
+        spin: reads a word, whose address it gets, until it has reached a value, for so
+            many nanoseconds; true if it has. It keeps the interpreter lock, so the
+            limit must be short. False, without reading, once the scanner has ended.
     """
+
+    spin: Callable[[int, int, int], int]
 
     def __init__(self, words: int, count: int) -> None:
         self.words = words
@@ -163,14 +170,6 @@ class Scanner(ABC):
         """
         return None
 
-    @abstractmethod
-    def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
-        """Read a word until it has reached a value, for so long; True if it has.
-
-        It keeps the interpreter lock, so the limit must be short. False, without
-        reading, once the scanner has ended.
-        """
-
 
 def open_scanner(words: int, count: int) -> Scanner:
     """The best scanner that this system can run."""
@@ -249,7 +248,8 @@ class NativeScanner(Scanner):
             setattr(board, name, address)
         self._address = ctypes.addressof(board)
         self._native = functions
-        self._arm, self._spin = functions.arm, functions.spin
+        self._arm = functions.arm
+        self.spin = partial(functions.spin, self._address)
 
     @property
     def looks(self) -> int:
@@ -302,9 +302,6 @@ class NativeScanner(Scanner):
         address = ctypes.addressof(launch)
         return make_thunk(self._native.launch, address, 0, 0, (launch, keep))
 
-    def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
-        return bool(self._spin(self._address, word, awaited, limit_ns))
-
 
 class PlainScanner(Scanner):
     """The same in Python: it takes the interpreter lock for each look."""
@@ -320,6 +317,7 @@ class PlainScanner(Scanner):
         self._is_interrupted = False
         self._has_ended = False
         self._is_looking = False
+        self.spin = self._spin
 
     def arm(
         self, index: int, awaited: int, near_ns: int, late_ns: int, bell: int
@@ -364,7 +362,7 @@ class PlainScanner(Scanner):
         while self._is_looking:
             time.sleep(20e-6)
 
-    def spin(self, word: int, awaited: int, limit_ns: int) -> bool:
+    def _spin(self, word: int, awaited: int, limit_ns: int) -> bool:
         value = ctypes.c_uint64.from_address(word)
         until = time.monotonic_ns() + limit_ns
         while not self._has_ended:
