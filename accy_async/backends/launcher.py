@@ -8,7 +8,7 @@ uses, that what was destroyed is refused, and that errors name the kernel.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,7 +18,7 @@ from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidType, LaunchArgumentMismatch
 
 if TYPE_CHECKING:
-    from accy_async.backends.contract.launches import Launches
+    from accy_async.backends.base import Backend
     from accy_async.backends.launch import LaunchRequest
 
 __all__ = ["GeneralLauncher", "Launcher"]
@@ -40,15 +40,28 @@ class Launcher(ABC):
 
             Raises `InvalidArtifact`, `InvalidBuffer`, `InvalidStream` where something
             that it uses is not alive any more, and whatever the device says.
+        run: launches the kernel, and returns once it has ended: the quickest way to
+            await one, as it is known at the launch that somebody waits. A function
+            without arguments, likewise, whose answer is to be awaited.
+
+            Raises what `submit` does, before it lets anybody else run, and
+            `DeviceError` where the launch failed. Cancellation: only the wait stops;
+            the work goes on.
     """
 
-    __slots__ = ("_buffers", "_request", "_scalars", "submit")
+    __slots__ = ("_buffers", "_request", "_scalars", "run", "submit")
 
-    def __init__(self, request: LaunchRequest, submit: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        request: LaunchRequest,
+        submit: Callable[[], int],
+        run: Callable[[], Awaitable[None]],
+    ) -> None:
         self._request = request
         self._buffers = list(request.buffers)
         self._scalars = list(request.scalars)
         self.submit = submit
+        self.run = run
 
     @property
     def request(self) -> LaunchRequest:
@@ -122,11 +135,15 @@ class GeneralLauncher(Launcher):
 
     __slots__ = ("_backend", "_current")
 
-    def __init__(self, backend: Launches, request: LaunchRequest) -> None:
+    def __init__(self, backend: Backend, request: LaunchRequest) -> None:
         self._backend = backend
         self._current = current = [backend.prepare_launch(request)]
         launch, stream = backend.submit_launch, request.stream
-        super().__init__(request, lambda: launch(current[0], stream))
+
+        async def run() -> None:
+            await backend.wait_stream(stream, launch(current[0], stream))
+
+        super().__init__(request, lambda: launch(current[0], stream), run)
 
     def _put_scalar(self, index: int, value: ScalarArgument) -> None:
         scalars = [*self._scalars[:index], value, *self._scalars[index + 1 :]]

@@ -13,7 +13,8 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import cast
 
 import anyio
@@ -44,8 +45,8 @@ STREAMS = 8
 
 CPP = "C++, launch and synchronise"
 BINDINGS = "cuda.bindings, launch and synchronise"
-BOUND = "a bound launch"
-"""Our way for what is launched again and again: the one that has targets."""
+RUN = "a bound launch, run"
+"""Our way for what is launched and awaited again and again: it has the targets."""
 
 MOST_TIMES = {"asyncio": 1.4, "uvloop": 1.4, "trio": 1.7}
 """How many times C++'s launch and synchronise ours may take, p50 and p99, by loop."""
@@ -96,6 +97,16 @@ async def _short(subject: Subject, launch: Callable[[], object]) -> list[float]:
         begun = time.perf_counter_ns()
         launch()
         await backend.wait_stream(stream)
+        if number >= WAKES // 2:
+            taken.append((time.perf_counter_ns() - begun) / 1000)
+    return taken
+
+
+async def _running(run: Callable[[], Awaitable[None]]) -> list[float]:
+    taken = []
+    for number in range(WAKES * 3 // 2):
+        begun = time.perf_counter_ns()
+        await run()
         if number >= WAKES // 2:
             taken.append((time.perf_counter_ns() - begun) / 1000)
     return taken
@@ -237,25 +248,30 @@ def _compare_short(bare: Bare, subject: Subject, cpp: Cpp | None) -> None:
     """Launch and await an empty kernel, each way in turn, and print what it took."""
     request, prepared = subject.request(), subject.prepared()
     backend, stream = subject.backend, subject.stream
+    launcher = backend.bind_launch(request)
     launches: dict[str, Callable[[], object]] = {
-        BOUND: backend.bind_launch(request).submit,
+        "a bound launch": launcher.submit,
         "a prepared launch": lambda: backend.submit_launch(prepared, stream),
         "launch(request)": lambda: backend.launch(request),
+    }
+    ways: dict[str, Callable[[], Awaitable[list[float]]]] = {
+        RUN: lambda: _running(launcher.run),
+        **{name: partial(_short, subject, one) for name, one in launches.items()},
     }
     rounds: dict[tuple[str, str], Rounds] = {}
     for _ in range(ROUNDS):
         if cpp is not None:
             rounds.setdefault((CPP, ""), []).append(cpp.launch_and_synchronise())
         rounds.setdefault((BINDINGS, ""), []).append(_both(_spinning(bare)))
-        for name, launch in launches.items():
+        for name, way in ways.items():
             for loop in LOOPS:
-                taken = accy_async.run(_short, subject, launch, loop=loop)
+                taken = accy_async.run(way, loop=loop)
                 rounds.setdefault((name, loop), []).append(_both(taken))
     base = rounds.get((CPP, ""))
     for (name, loop), found in rounds.items():
         times = None if base is None else _times(found, base)
         _print(f"accy_async, {name}, {loop}" if loop else name, _middle(found), times)
-        if name == BOUND and times is not None:
+        if name == RUN and times is not None:
             _judge_short(loop, times)
 
 

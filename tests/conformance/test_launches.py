@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import struct
 
+import anyio
 import attrs
 import numpy as np
 import pytest
 
 from accy_async.backends import BufferAccess
 from accy_async.dtypes import DType, ScalarArgument
-from accy_async.errors import InvalidType, LaunchArgumentMismatch, OutOfRange
+from accy_async.errors import (
+    InvalidStream,
+    InvalidType,
+    LaunchArgumentMismatch,
+    OutOfRange,
+)
 from tests.conformance.devices import Device
 
 pytestmark = pytest.mark.anyio
@@ -197,6 +203,32 @@ async def test_a_bound_launch_takes_other_arguments_from_the_next_one_on(
     launcher.submit()
     expected = [(1 * 31 + 5) * 31 + 7, 2 * 31 + 7] if device.executes else [0, 0]
     assert [(await device.read(b))[0] for b in (first, second)] == expected
+
+
+async def test_a_bound_launch_is_awaited_by_itself(device: Device) -> None:
+    """On any stream; a wait that is cancelled leaves the launch."""
+    backend = device.backend
+    for stream in (None, backend.create_stream()):
+        buffer = device.write([1])
+        request = device.request("mix", [buffer], [ScalarArgument.u32(5)])
+        launcher = backend.bind_launch(attrs.evolve(request, stream=stream))
+        await backend.wait_device()
+        for _ in range(3):
+            await launcher.run()
+            assert backend.is_stream_idle(stream)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await launcher.run()
+        assert scope.cancelled_caught
+        await launcher.run()
+        expected = 1
+        for _ in range(5):
+            expected = expected * 31 + 5
+        assert await device.read(buffer) == [expected if device.executes else 0]
+    if stream is not None:
+        backend.destroy(stream)
+        with pytest.raises(InvalidStream):
+            await launcher.run()
 
 
 async def test_one_buffer_may_be_bound_twice(device: Device) -> None:

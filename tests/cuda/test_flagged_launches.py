@@ -9,10 +9,10 @@ import pytest
 
 from accy_async.artifact import FixedLaunch
 from accy_async.backends import LaunchRequest, StreamHandle
-from accy_async.backends.cuda import CudaBackend
+from accy_async.backends.cuda import CudaBackend, launching
 from accy_async.backends.cuda.board import NativeLaunch
 from accy_async.backends.cuda.timeline import CudaTimeline
-from accy_async.errors import DeviceError
+from accy_async.errors import DeviceError, DeviceLost, InvalidStream
 from tests.cuda.fake import FakeDriver
 from tests.gpu import native
 
@@ -215,3 +215,80 @@ async def test_the_flag_of_an_interrupted_launch_is_not_the_next_one_s(
     assert [record.position for record in records] == [0]
     assert backend._lock.acquire(blocking=False)
     backend._lock.release()
+
+
+async def test_a_run_is_flagged_from_the_first_on(
+    backend: CudaBackend, driver: FakeDriver, stream: StreamHandle, line: CudaTimeline
+) -> None:
+    """Somebody waits for it; what is asked of the driver is the launch and the flag."""
+    launcher = backend.bind_launch(request_for(backend, stream))
+    for is_quick in (False, True, False, True):
+        line.is_quick = is_quick
+        launcher.submit()  # no flag
+        flags, questions = asked(driver)
+        await launcher.run()
+        assert asked(driver) == (flags + 1, questions)
+        assert line.completed == line.submitted
+
+
+async def test_a_run_through_the_bindings_asks_or_flags_as_a_wait_does(
+    backend: CudaBackend, driver: FakeDriver, stream: StreamHandle, line: CudaTimeline
+) -> None:
+    driver.tells_addresses = False
+    launcher = backend.bind_launch(request_for(backend, stream))
+    line.is_quick = True
+    await launcher.run()
+    assert asked(driver) == (0, 1)
+    line.is_quick = False
+    await launcher.run()
+    assert asked(driver) == (1, 1)
+
+
+async def test_a_run_on_a_stream_that_is_lent_waits_for_its_own_launch(
+    backend: CudaBackend, driver: FakeDriver, stream: StreamHandle, line: CudaTimeline
+) -> None:
+    launcher = backend.bind_launch(request_for(backend, stream))
+    line.is_quick = True
+    backend.native_stream(stream)
+    await launcher.run()
+    assert asked(driver) == (1, 0)
+    assert line.completed == line.submitted
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+async def test_what_a_run_raises(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    stream: StreamHandle,
+    line: CudaTimeline,
+    monkeypatch: pytest.MonkeyPatch,
+    is_quick: bool,
+) -> None:
+    """What the driver refuses, a loss during its turn, and what it uses being gone."""
+    launcher = backend.bind_launch(request_for(backend, stream))
+    driver.answers["cuLaunchKernelEx"] = [1]
+    line.is_quick = is_quick
+    with pytest.raises(DeviceError, match="cuLaunchKernelEx"):
+        await launcher.run()
+    await launcher.run()
+
+    async def turn() -> None:
+        backend._lose(DeviceError("gone", code=700, call="cuStreamSynchronize"))
+
+    line.is_quick = True
+    with monkeypatch.context() as patch:
+        patch.setattr(launching, "turn", turn)
+        with pytest.raises(DeviceLost):
+            await launcher.run()
+    with pytest.raises(DeviceLost):
+        await launcher.run()
+
+
+async def test_a_run_of_what_is_destroyed_is_refused(
+    backend: CudaBackend, stream: StreamHandle
+) -> None:
+    launcher = backend.bind_launch(request_for(backend, stream))
+    await launcher.run()
+    backend.destroy(stream)
+    with pytest.raises(InvalidStream):
+        await launcher.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore, admit
 from accy_async.backends.handles import StreamHandle
@@ -20,6 +20,7 @@ from accy_async.backends.resources import Use, refuse_destroyed
 from accy_async.errors import InvalidType
 
 if TYPE_CHECKING:
+    from accy_async.backends.base import Backend
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import BufferBinding
     from accy_async.backends.hooks import StreamState
@@ -96,8 +97,8 @@ class Launches(BackendCore):
         """Bind a kernel to its arguments and its stream, to launch it again and again.
 
         The quickest way to launch: ``submit = backend.bind_launch(request).submit``
-        makes a function of no arguments, and the launcher changes single arguments in
-        between.
+        makes a function of no arguments, ``run`` one whose end is awaited, and the
+        launcher changes single arguments in between.
 
         Raises:
             LaunchArgumentMismatch, CapabilityMismatch, InvalidArtifact,
@@ -105,7 +106,7 @@ class Launches(BackendCore):
         """
         with self._lock:
             self._stream(request.stream)
-            return GeneralLauncher(self, request)
+            return GeneralLauncher(cast("Backend", self), request)
 
     def submit_launch(
         self,

@@ -26,12 +26,12 @@ class Waits(Streams, Ownership):
     """Waiting for one device."""
 
     async def wait_stream(
-        self, stream: StreamHandle, position: int | None = None
+        self, stream: StreamHandle | None, position: int | None = None
     ) -> None:
         """Return once the work now submitted to the stream is done.
 
         Args:
-            stream: the stream.
+            stream: the stream; None for the default stream.
             position: of what it is to be done up to, if not to the end.
 
         Raises:

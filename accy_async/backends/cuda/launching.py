@@ -8,9 +8,9 @@ objects it uses, the driver's call, and one store into the journal.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.geometry import allow_geometry
@@ -18,13 +18,15 @@ from accy_async.backends.cuda.objects import CudaStream, LaunchArguments, Machin
 from accy_async.backends.cuda.thunks import address_of
 from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.launcher import Launcher
-from accy_async.backends.loops import uninterrupted
+from accy_async.backends.loops import turn, uninterrupted
 from accy_async.backends.resources import Resource, Use
+from accy_async.backends.timeline import Mark
 
 if TYPE_CHECKING:
     from accy_async.backends.cuda.context import CudaContext
     from accy_async.backends.cuda.memory import DeviceMemory
     from accy_async.backends.cuda.modules import CudaKernel
+    from accy_async.backends.cuda.timeline import CudaTimeline
     from accy_async.backends.guards import Guard
     from accy_async.backends.handles import BufferBinding
     from accy_async.backends.hooks import StreamState
@@ -40,6 +42,13 @@ _OTHER_CONTEXT = frozenset({201, 400})
 
 _OFTEN = 16
 """Launches of a prepared launch from which on machine code makes it. Most have few."""
+
+
+class _Submit(Protocol):
+    """Launches, and returns the position."""
+
+    def __call__(self, is_awaited: bool = False, /) -> int:
+        """With a flag behind it if its end is awaited, or likely to be."""
 
 
 class CudaLaunching(Backend):
@@ -63,6 +72,18 @@ class CudaLaunching(Backend):
         raise NotImplementedError
 
     @abstractmethod
+    def _has_ended(self, line: CudaTimeline, position: int) -> bool:
+        """Whether a stream has come to a position; see `CudaAsking`."""
+
+    @abstractmethod
+    async def _ends_next(self, line: CudaTimeline, position: int) -> bool:
+        """Whether it has after another turn; see `CudaAsking`."""
+
+    @abstractmethod
+    async def _wait_line(self, line: CudaTimeline, position: int) -> None:
+        """Return once it has; see `CudaWaiting`."""
+
+    @abstractmethod
     def _launching_natively(
         self, address: int | None, arguments: tuple[int, int, int], keep: object
     ) -> MachineLaunch | None:
@@ -79,7 +100,8 @@ class CudaLaunching(Backend):
             cast("LaunchArguments", prepared.payload).aim(stream)
             use = Use(stream.timeline)
             submit = self._submitting(prepared, stream, use)
-            return CudaLauncher(self, prepared, submit, held, use)
+            run = self._running(submit, stream)
+            return CudaLauncher(self, prepared, submit, run, held, use)
 
     def _prepare(
         self,
@@ -181,7 +203,7 @@ class CudaLaunching(Backend):
 
     def _submitting(
         self, prepared: PreparedLaunch, stream: CudaStream, use: Use
-    ) -> Callable[[], int]:
+    ) -> _Submit:
         """A launcher's `submit`; its names are looked up here, once."""
         table, timeline, recent = self._table, stream.flags, stream.recent
         label, mask = prepared.label, JOURNAL_MASK
@@ -199,7 +221,7 @@ class CudaLaunching(Backend):
             self._launch_again(code, packed, stream, prepared.request)
 
         @uninterrupted
-        def submit() -> int:
+        def submit(is_awaited: bool = False) -> int:
             lock = self._lock
             # What `with` does takes twice the time. An interrupt may come right behind
             # `acquire`, or in it, while another thread has the lock.
@@ -208,8 +230,9 @@ class CudaLaunching(Backend):
                 if use.epoch is not table.epoch:
                     renew()
                 timeline.submitted = use.position = position = timeline.submitted + 1
-                if timeline.expected == position and record is not None:
-                    # `MachineLaunch.launch_flagged`, in place
+                if (
+                    is_awaited or timeline.expected == position
+                ) and record is not None:  # `MachineLaunch.launch_flagged`, in place
                     record.position = position
                     code = call()
                     if code == 0:
@@ -229,6 +252,25 @@ class CudaLaunching(Backend):
             return position
 
         return submit
+
+    def _running(
+        self, submit: _Submit, stream: CudaStream
+    ) -> Callable[[], Awaitable[None]]:
+        """A launcher's `run`; as `wait_stream`, of what is known to be alive."""
+        line, has_ended, ends_next = stream.flags, self._has_ended, self._ends_next
+
+        async def run() -> None:
+            position = submit(True)
+            if stream.is_lent or stream.is_borrowed:
+                await self._wait_mark(Mark(line, position))
+                return
+            if line.is_quick and not line.has_failed:
+                await turn()
+                if has_ended(line, position) or await ends_next(line, position):
+                    return
+            await self._wait_line(line, position)
+
+        return run
 
     def _calling(self, packed: LaunchArguments) -> Callable[[], int]:
         """What makes the driver's call through the bindings; returns its code."""
@@ -294,10 +336,11 @@ class CudaLauncher(Launcher):
         backend: CudaLaunching,
         prepared: PreparedLaunch,
         submit: Callable[[], int],
+        run: Callable[[], Awaitable[None]],
         held: list[Resource],
         use: Use,
     ) -> None:
-        super().__init__(prepared.request, submit)
+        super().__init__(prepared.request, submit, run)
         self._backend = backend
         self.prepared = prepared
         self.kernel = cast("Resource", prepared.artifact)

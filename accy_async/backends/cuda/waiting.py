@@ -81,7 +81,7 @@ class CudaWaiting(CudaAsking):
             self._context.check(answer, "cuStreamDestroy")
 
     async def wait_stream(
-        self, stream: StreamHandle, position: int | None = None
+        self, stream: StreamHandle | None, position: int | None = None
     ) -> None:
         """As the contract says; see `Waits.wait_stream`.
 

@@ -304,10 +304,11 @@ class RecordingBackend(RecordingScript):
         return position
 
     async def wait_stream(
-        self, stream: StreamHandle, position: int | None = None
+        self, stream: StreamHandle | None, position: int | None = None
     ) -> None:
         """Record the call; see `Backend.wait_stream`."""
-        self._note_wait("wait_stream", SyncScope.STREAM, stream)
+        scope = SyncScope.STREAM if stream else SyncScope.DEFAULT_STREAM
+        self._note_wait("wait_stream", scope, stream)
         await super().wait_stream(stream, position)
 
     async def wait_event(self, event: EventHandle) -> None:
