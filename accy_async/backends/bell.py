@@ -17,7 +17,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from accy_async.backends.alarm import Alarm, open_timer
 
@@ -49,13 +49,18 @@ class Bell(ABC):
         pollers: how many of the loop's tasks take turns at the moment instead of
             sleeping; for those who do to count.
         turn_ns: about how long a turn takes them; likewise.
+        ready: what the loop is to run next, if it lets that be known.
+        look_ns: until when it need not look for input, output and timers before quick
+            waits; for `loops.due_turn`.
     """
 
     turn: Callable[[], Awaitable[object]]
+    ready: Collection[object] | None = None
 
     def __init__(self) -> None:
         self.pollers = 0
         self.turn_ns = 0
+        self.look_ns = 0
         self._queue: deque[Waiter] = deque()
         # Reentrant, as the collector may close a bell wherever it likes to.
         self._lock = threading.RLock()

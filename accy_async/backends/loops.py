@@ -12,7 +12,9 @@ import os
 import threading
 import types
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator
+from time import monotonic_ns
 from typing import Any, TypeVar, cast
 
 import sniffio
@@ -24,9 +26,9 @@ from accy_async.errors import WrongEventLoop
 
 __all__ = [
     "current_bell",
+    "due_turn",
     "interruptible",
     "require_loop_of",
-    "turn",
     "uninterrupted",
 ]
 
@@ -50,12 +52,28 @@ def current_bell() -> Bell:
     return bell
 
 
-def turn() -> Awaitable[object]:
-    """The cheapest checkpoint of the loop that this code runs on.
+def due_turn() -> Awaitable[object] | None:
+    """The turn that is due to the loop's other tasks before a wait that is soon over.
 
-    The same as its bell's, without a bell.
+    The cheapest checkpoint of the loop. On asyncio's own loop, a turn of which takes as
+    long as an empty kernel, None where nobody is ready to run: no task, no callback, no
+    cancellation. Then what is due is only to look for input, output and timers, and
+    that was done less than `_LOOK_NS` ago.
     """
-    return _checkpoint() if _LIBRARY.name == "trio" else _turn()
+    if _LIBRARY.name == "trio":
+        return _checkpoint()
+    bell = _HERE.bell
+    ready = None if bell is None else bell.ready
+    if bell is None or ready is None:  # of another kind, or none is known here yet
+        if bell is None:
+            current_bell()
+        return _turn()
+    now = monotonic_ns()
+    if not ready and now < bell.look_ns:
+        return None
+    # The loop may be another one by now: the next look is that one's.
+    current_bell().look_ns = now + _LOOK_NS
+    return _turn()
 
 
 def uninterrupted(what: _Kind) -> _Kind:
@@ -117,6 +135,10 @@ _HERE = _Here()
 _LIBRARY = sniffio.thread_local
 _running_loop = asyncio.get_running_loop
 _checkpoint = trio.lowlevel.checkpoint
+
+_LOOK_NS = 50_000
+"""How long asyncio's loop may not look for input, output and timers while quick waits
+follow each other and nobody else is ready. Its timers count in milliseconds."""
 
 
 class _Signal:
@@ -244,6 +266,9 @@ class _AsyncioBell(Bell):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = weakref.ref(loop)
+        # What BaseEventLoop is to run next. Others' loops keep that to themselves.
+        ready = getattr(loop, "_ready", None)
+        self.ready = ready if isinstance(ready, deque) else None
         self._signal: _Signal | None = _Signal()
         try:
             loop.add_reader(self._signal.fileno(), _answer, weakref.ref(self))

@@ -1,6 +1,7 @@
 """Awaiting a GPU through the public API, beside C++ and the bare bindings.
 
-One run prints: launching an empty kernel and awaiting it, on each loop; what happens
+One run prints: launching an empty kernel and awaiting it, on each loop, each round on
+another processor; what happens
 behind a kernel of 10 ms (how late the task runs after the device is done, and the part
 of a core that the process takes meanwhile); and a ticker of 1 ms beside 1,000 tasks
 that await events. Medians and 99th percentiles of an empty kernel, how many times
@@ -10,10 +11,11 @@ Beneath each figure that has a target stands whether it is met.
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import cast
 
@@ -30,7 +32,7 @@ from benchmarks.gpu.bare import Bare, Cpp, artifact, cpp_program
 from benchmarks.gpu.tables import verdict
 from benchmarks.gpu.ways import LONG_NS, LOOPS, Observer, quantile
 
-ROUNDS = 9
+ROUNDS = 12
 """In each of which every way to await an empty kernel has its turn."""
 
 WAKES = 1000
@@ -205,7 +207,8 @@ def _times(rounds: Rounds, base: Rounds) -> tuple[float, float]:
     """How many times as long it took as something else in the same round, as above.
 
     A virtual machine's processors are slower for seconds at a time, where others use
-    the same cores: so what is compared comes right after what it is compared with.
+    the same cores: so what is compared comes right after what it is compared with, on
+    the same processor.
     """
     return _middle(
         [(a / b, c / d) for (a, c), (b, d) in zip(rounds, base, strict=True)]
@@ -244,6 +247,19 @@ def _judge_waiters(late: list[float], threads: int) -> None:
     _say("the ticker's p99", verdict(found, MOST_TICK_LATE_US, "us late", digits=0))
 
 
+def _each_on_its_processor(count: int) -> Iterator[int]:
+    """So many rounds, each bound to another processor, and so what it starts."""
+    allowed = os.sched_getaffinity(0)
+    processors = sorted(allowed)
+    try:
+        for number in range(count):
+            place = number * len(processors) // count
+            os.sched_setaffinity(0, {processors[place % len(processors)]})
+            yield number
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def _compare_short(bare: Bare, subject: Subject, cpp: Cpp | None) -> None:
     """Launch and await an empty kernel, each way in turn, and print what it took."""
     request, prepared = subject.request(), subject.prepared()
@@ -259,7 +275,7 @@ def _compare_short(bare: Bare, subject: Subject, cpp: Cpp | None) -> None:
         **{name: partial(_short, subject, one) for name, one in launches.items()},
     }
     rounds: dict[tuple[str, str], Rounds] = {}
-    for _ in range(ROUNDS):
+    for _ in _each_on_its_processor(ROUNDS):
         if cpp is not None:
             rounds.setdefault((CPP, ""), []).append(cpp.launch_and_synchronise())
         rounds.setdefault((BINDINGS, ""), []).append(_both(_spinning(bare)))

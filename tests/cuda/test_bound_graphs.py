@@ -221,7 +221,7 @@ async def test_a_device_that_is_lost_during_the_turn_is_told(
         backend._lose(DeviceError("gone", code=700, call="cuStreamSynchronize"))
 
     position = launch(True)
-    monkeypatch.setattr(waiting, "turn", turn)
+    monkeypatch.setattr(waiting, "due_turn", turn)
     with pytest.raises(DeviceLost):
         await backend.wait_stream(stream, position)
     with pytest.raises(DeviceLost):

@@ -277,7 +277,7 @@ async def test_what_a_run_raises(
 
     line.is_quick = True
     with monkeypatch.context() as patch:
-        patch.setattr(launching, "turn", turn)
+        patch.setattr(launching, "due_turn", turn)
         with pytest.raises(DeviceLost):
             await launcher.run()
     with pytest.raises(DeviceLost):

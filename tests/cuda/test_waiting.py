@@ -150,7 +150,7 @@ async def test_a_quick_wait_goes_on_without_its_stream(
         if backend.is_alive(stream):
             backend.destroy(stream)
 
-    monkeypatch.setattr(waiting, "turn", turn)
+    monkeypatch.setattr(waiting, "due_turn", turn)
     await backend.wait_stream(stream)
     assert not backend.is_alive(stream)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from accy_async.backends.base import Backend
 from accy_async.backends.cuda.board import BUSY
 from accy_async.backends.cuda.thunks import address_of
-from accy_async.backends.loops import turn
+from accy_async.backends.loops import current_bell, due_turn
 from accy_async.backends.pace import QUICK_NS
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class CudaAsking(Backend):
 
     async def _ends_at_once(self, line: CudaTimeline, position: int) -> bool:
         """Whether a stream's end is there within a turn of the loop, or soon after."""
-        await turn()
+        turn = due_turn()
+        if turn is not None:
+            await turn
         if self._has_ended(line, position):
             return True
         return await self._ends_next(line, position)
@@ -63,7 +65,7 @@ class CudaAsking(Backend):
         """
         took = QUICK_NS  # or so, and a turn: the clock is not asked before each wait
         if line.flagged < position:
-            await turn()
+            await current_bell().turn()
             if self._has_ended(line, position):
                 return True
             took += QUICK_NS

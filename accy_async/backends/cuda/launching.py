@@ -18,7 +18,7 @@ from accy_async.backends.cuda.objects import CudaStream, LaunchArguments, Machin
 from accy_async.backends.cuda.thunks import address_of
 from accy_async.backends.journal import JOURNAL_MASK
 from accy_async.backends.launcher import Launcher
-from accy_async.backends.loops import turn, uninterrupted
+from accy_async.backends.loops import due_turn, uninterrupted
 from accy_async.backends.resources import Resource, Use
 from accy_async.backends.timeline import Mark
 
@@ -265,7 +265,9 @@ class CudaLaunching(Backend):
                 await self._wait_mark(Mark(line, position))
                 return
             if line.is_quick and not line.has_failed:
-                await turn()
+                turn = due_turn()
+                if turn is not None:
+                    await turn
                 if has_ended(line, position) or await ends_next(line, position):
                     return
             await self._wait_line(line, position)

@@ -16,7 +16,7 @@ from accy_async.backends.cuda.hub import Hub
 from accy_async.backends.cuda.objects import CudaStream, MachineLaunch
 from accy_async.backends.cuda.thunks import address_of, make_thunk
 from accy_async.backends.cuda.timeline import CudaTimeline
-from accy_async.backends.loops import turn
+from accy_async.backends.loops import due_turn
 from accy_async.errors import DeviceError, DeviceLost
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ class CudaWaiting(CudaAsking):
         is_single = position == line._completed + 1  # noqa: SLF001 - it's on every wait
         line.expected = position + 1 if is_single else 0
         if line.is_quick and not line.has_failed:  # as `_ends_at_once`, in one piece
-            await turn()
+            turn = due_turn()
+            if turn is not None:
+                await turn
             if self._has_ended(line, position):
                 return
             if await self._ends_next(line, position):
