@@ -136,7 +136,7 @@ _LIBRARY = sniffio.thread_local
 _running_loop = asyncio.get_running_loop
 _checkpoint = trio.lowlevel.checkpoint
 
-_LOOK_NS = 50_000
+_LOOK_NS = 100_000
 """How long asyncio's loop may not look for input, output and timers while quick waits
 follow each other and nobody else is ready. Its timers count in milliseconds."""
 

@@ -1,12 +1,12 @@
 """Awaiting a GPU through the public API, beside C++ and the bare bindings.
 
 One run prints: launching an empty kernel and awaiting it, on each loop, each round on
-another processor; what happens
-behind a kernel of 10 ms (how late the task runs after the device is done, and the part
-of a core that the process takes meanwhile); and a ticker of 1 ms beside 1,000 tasks
-that await events. Medians and 99th percentiles of an empty kernel, how many times
-those of C++ in the same round they are, and the part of a core, are the median round's.
-Beneath each figure that has a target stands whether it is met.
+another processor; what happens behind a kernel of 10 ms (how late the task runs after
+the device is done, and the part of a core that the process takes meanwhile); and a
+ticker of 1 ms beside 1,000 tasks that await events. Medians and 99th percentiles of an
+empty kernel, how many times those of C++ in the same round they are, and the part of a
+core, are the median round's. Beneath each figure that has a target stands whether it is
+met.
 """
 
 from __future__ import annotations
