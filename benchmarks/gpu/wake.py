@@ -54,7 +54,7 @@ MOST_TIMES = {"asyncio": 1.4, "uvloop": 1.4, "trio": 1.7}
 """How many times C++'s launch and synchronise ours may take, p50 and p99, by loop."""
 
 MOST_BUSY_PERCENT = 3.0
-"""Of a core, while a kernel of 10 ms is awaited."""
+"""Of a core, while a kernel of 10 ms is awaited: from its launch to the task's turn."""
 
 MOST_LATE_US = 35.0
 """The median from the device's end to the task that runs on, after 10 ms."""
@@ -126,15 +126,17 @@ def _spinning(bare: Bare) -> list[float]:
     return taken
 
 
-async def _long(subject: Subject, bare: Bare) -> tuple[list[float], float]:
+async def _long(
+    subject: Subject, bare: Bare
+) -> tuple[list[float], tuple[float, float]]:
     backend, stream = subject.backend, subject.stream
-    prepared = subject.prepared(LONG_NS)
+    submit = backend.bind_launch(subject.request(LONG_NS)).submit
     line = cast("CudaTimeline", backend.mark(stream).timeline)
     late = []
     for number in range(LONG_WAKES + 10):
         # Before the launch, as to start a thread takes a part of a millisecond.
         seen = Observer(bare, line.submitted + 1, line.word_address)
-        backend.submit_launch(prepared, stream)
+        submit()
         await backend.wait_stream(stream)
         woken = time.monotonic_ns()
         done = seen.done_ns()
@@ -142,12 +144,18 @@ async def _long(subject: Subject, bare: Bare) -> tuple[list[float], float]:
             late.append((woken - done) / 1000)
     shares = []
     for _ in range(ROUNDS):
+        parked, asleep = 0.0, 0.0
         busy, begun = time.process_time(), time.perf_counter()
         for _ in range(LONG_WAKES // 2):
-            backend.submit_launch(prepared, stream)
+            submit()
+            parked -= time.process_time()
+            asleep -= time.perf_counter()
             await backend.wait_stream(stream)
-        shares.append((time.process_time() - busy) / (time.perf_counter() - begun))
-    return late, statistics.median(shares)
+            parked += time.process_time()
+            asleep += time.perf_counter()
+        busy = time.process_time() - busy
+        shares.append((parked / asleep, busy / (time.perf_counter() - begun)))
+    return late, _middle(shares)
 
 
 async def _tick(late_us: list[float], until: Callable[[], bool]) -> None:
@@ -236,9 +244,9 @@ def _judge_short(loop: str, times: tuple[float, float]) -> None:
         _say(name, verdict(found, MOST_TIMES[loop], "x C++"))
 
 
-def _judge_long(late: list[float], share: float) -> None:
+def _judge_long(late: list[float], parked: float) -> None:
     _say("late, p50", verdict(quantile(late, 0.5), MOST_LATE_US, "us", digits=1))
-    _say("busy", verdict(100 * share, MOST_BUSY_PERCENT, "% of a core", digits=1))
+    _say("busy", verdict(100 * parked, MOST_BUSY_PERCENT, "% of a core", digits=1))
 
 
 def _judge_waiters(late: list[float], threads: int) -> None:
@@ -299,15 +307,18 @@ def main() -> None:
 def _show(bare: Bare, subject: Subject, cpp: Cpp | None) -> None:
     print(f"{'launch and await an empty kernel, us':44} {'p50':>8} {'p99':>8}  ratios")
     _compare_short(bare, subject, cpp)
-    print("\nafter a kernel of 10 ms: late, us (p50, p99), and busy, % of a core")
+    print("\nafter a kernel of 10 ms: busy, % of a core, and late, us (p50, p99)")
     if cpp is not None:
         shares = [cpp.sleep() for _ in range(ROUNDS)]
         share = statistics.median(shares)
-        print(f"C++, asleep until shortly before the end: {share:.1f} %")
+        print(
+            f"C++, asleep until shortly before the end: {share:.1f} % with its launch"
+        )
     for loop in LOOPS:
-        late, share = accy_async.run(_long, subject, bare, loop=loop)
-        _line(f"accy_async, {loop}: {100 * share:.1f} %", late)
-        _judge_long(late, share)
+        late, (parked, share) = accy_async.run(_long, subject, bare, loop=loop)
+        shares = f"{100 * parked:.1f} % parked, {100 * share:.1f} % with its launch"
+        _line(f"accy_async, {loop}: {shares}", late)
+        _judge_long(late, parked)
     print(f"\na ticker of 1 ms, late, us (p50, p99): idle, and beside {WAITERS} waits")
     for loop in LOOPS:
         idle, busy, threads = accy_async.run(_waiters, subject, loop=loop)
