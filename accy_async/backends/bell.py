@@ -49,13 +49,14 @@ class Bell(ABC):
         pollers: how many of the loop's tasks take turns at the moment instead of
             sleeping; for those who do to count.
         turn_ns: about how long a turn takes them; likewise.
-        ready: what the loop is to run next, if it lets that be known.
+        ready: answers what the loop is to run next, or None once it is gone; None if it
+            does not let that be known.
         look_ns: until when it need not look for input, output and timers before quick
             waits; for `loops.due_turn`.
     """
 
     turn: Callable[[], Awaitable[object]]
-    ready: Collection[object] | None = None
+    ready: Callable[[], Collection[object] | None] | None = None
 
     def __init__(self) -> None:
         self.pollers = 0

@@ -69,7 +69,7 @@ def due_turn() -> Awaitable[object] | None:
             current_bell()
         return _turn()
     now = monotonic_ns()
-    if not ready and now < bell.look_ns:
+    if not ready() and now < bell.look_ns:
         return None
     # The loop may be another one by now: the next look is that one's.
     current_bell().look_ns = now + _LOOK_NS
@@ -266,9 +266,11 @@ class _AsyncioBell(Bell):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = weakref.ref(loop)
-        # What BaseEventLoop is to run next. Others' loops keep that to themselves.
+        # What BaseEventLoop is to run next. Others' loops keep that to themselves, and
+        # some that inherit from it keep it elsewhere. It may hold the loop.
         ready = getattr(loop, "_ready", None)
-        self.ready = ready if isinstance(ready, deque) else None
+        is_own = type(loop).call_soon is asyncio.BaseEventLoop.call_soon
+        self.ready = weakref.ref(ready) if is_own and type(ready) is deque else None
         self._signal: _Signal | None = _Signal()
         try:
             loop.add_reader(self._signal.fileno(), _answer, weakref.ref(self))

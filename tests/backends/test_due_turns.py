@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 
 import anyio
 import pytest
@@ -161,3 +163,37 @@ def test_a_thread_that_has_met_no_loop_has_a_turn(clock: Clock) -> None:
 
     asyncio.run(main())
     assert taken == [True, True, False]
+
+
+def test_a_loop_that_keeps_what_is_ready_elsewhere_has_a_turn_at_every_wait(
+    clock: Clock,
+) -> None:
+    """As loops do that run in another's: what theirs inherits stays empty."""
+
+    class Elsewhere(asyncio.SelectorEventLoop):
+        def call_soon(self, callback, *args, context=None):  # type: ignore[no-untyped-def]
+            return self.call_later(0, callback, *args, context=context)
+
+    async def main() -> bool:
+        current_bell()
+        return all([await wait() for _ in range(5)])
+
+    loop = Elsewhere()
+    assert loop.run_until_complete(main())
+    loop.close()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed event loop")
+def test_a_loop_that_is_dropped_with_something_to_run_is_collected() -> None:
+    """Its bell holds it no more by that than otherwise."""
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        await wait()
+
+    loop.run_until_complete(main())
+    loop.call_soon(lambda: None)
+    gone = weakref.ref(loop)
+    del loop
+    gc.collect()
+    assert gone() is None

@@ -228,3 +228,23 @@ def test_the_driver_is_not_asked_about_what_it_was_not_given_yet(
         go_on.set()
         thread.join()
     assert backend.is_stream_idle(stream)
+
+
+@pytest.mark.anyio
+async def test_a_wait_that_the_collector_drops_takes_no_lock(
+    backend: CudaBackend, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread may have it already: the collector runs wherever it likes to."""
+    stream = quick_stream(backend)
+    monkeypatch.setattr(driver, "_cuStreamWriteValue64", lambda *_: ())
+    line = backend._stream(stream).timeline
+    assert isinstance(line, CudaTimeline)
+    line.is_quick = False
+    wait = backend.wait_stream(stream)
+    wait.send(None)
+    swept: list[bool] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._table, "sweep", lambda: swept.append(True))
+        wait.close()
+    assert not swept
+    line.complete(line.submitted)

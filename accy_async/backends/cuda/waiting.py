@@ -112,6 +112,7 @@ class CudaWaiting(CudaAsking):
 
     async def _wait_line(self, line: CudaTimeline, position: int) -> None:
         """`_wait_mark` in one piece: what is waited for often goes this way."""
+        is_dropped = False  # as in `_reach`
         try:
             await line.wait_reached(position)
             if line.has_failed:
@@ -119,10 +120,14 @@ class CudaWaiting(CudaAsking):
         except DeviceLost:
             self._is_loss_told = True
             raise
+        except GeneratorExit:
+            is_dropped = True
+            raise
         finally:
-            if self._abandoned:
-                self._discard_abandoned()
-            self._table.sweep()
+            if not is_dropped:
+                if self._abandoned:
+                    self._discard_abandoned()
+                self._table.sweep()
 
     def _flag(self, line: CudaTimeline, position: int) -> None:
         """Have the stream write its end into its word, unless it is flagged that far.
