@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import weakref
+from typing import Any
 
 import anyio
 import pytest
@@ -171,7 +172,7 @@ def test_a_loop_that_keeps_what_is_ready_elsewhere_has_a_turn_at_every_wait(
     """As loops do that run in another's: what theirs inherits stays empty."""
 
     class Elsewhere(asyncio.SelectorEventLoop):
-        def call_soon(self, callback, *args, context=None):  # type: ignore[no-untyped-def]
+        def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
             return self.call_later(0, callback, *args, context=context)
 
     async def main() -> bool:

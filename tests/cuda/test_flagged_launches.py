@@ -11,6 +11,7 @@ from accy_async.artifact import FixedLaunch
 from accy_async.backends import LaunchRequest, StreamHandle
 from accy_async.backends.cuda import CudaBackend, launching
 from accy_async.backends.cuda.board import NativeLaunch
+from accy_async.backends.cuda.objects import CudaStream, MachineLaunch
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.errors import DeviceError, DeviceLost, InvalidStream
 from tests.cuda.fake import FakeDriver
@@ -215,6 +216,28 @@ async def test_the_flag_of_an_interrupted_launch_is_not_the_next_one_s(
     assert [record.position for record in records] == [0]
     assert backend._lock.acquire(blocking=False)
     backend._lock.release()
+
+
+async def test_an_interrupt_on_the_way_to_another_stream_leaves_none_half_meant(
+    backend: CudaBackend,
+    driver: FakeDriver,
+    stream: StreamHandle,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next launch goes where it is to go, and so does its flag."""
+    prepared = backend.prepare_launch(request_for(backend, stream))
+    for _ in range(16):
+        backend.submit_launch(prepared, stream)
+
+    def aim(self: MachineLaunch, on: CudaStream) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MachineLaunch, "aim", aim)
+        with pytest.raises(KeyboardInterrupt):
+            backend.submit_launch(prepared, backend.create_stream())
+    backend.submit_launch(prepared, stream)
+    assert len({launched.stream for launched in driver.launches}) == 1
 
 
 async def test_a_run_is_flagged_from_the_first_on(

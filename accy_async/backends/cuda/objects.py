@@ -147,6 +147,7 @@ class LaunchArguments:
         """Have the launch go to this stream; under the submission lock."""
         if self.config is None:
             self.config = launch_config(self._driver, self._geometry)
+        self.native = None  # an interrupt may come between: then aim again
         self.config.hStream = native = on.native
         if self.machine is not None:
             self.machine.aim(on)
