@@ -252,9 +252,6 @@ def test_an_interrupt_at_the_lock_leaves_it_as_it_was(
                 real.acquire()
             raise KeyboardInterrupt
 
-        def _is_owned(self) -> bool:
-            return real._is_owned()  # type: ignore[attr-defined, no-any-return]
-
         def release(self) -> None:
             real.release()
 
@@ -267,6 +264,28 @@ def test_an_interrupt_at_the_lock_leaves_it_as_it_was(
         assert not real._is_owned()  # type: ignore[attr-defined]
     backend._lock = real
     assert launcher.submit() == 1
+
+
+def test_an_interrupt_behind_a_refused_launch_leaves_no_lock(
+    backend: CudaBackend, driver: FakeDriver, buffers: list[BufferHandle]
+) -> None:
+    """Nothing is asked of the lock before it is released, where one might come in."""
+    real = backend._lock
+
+    class Lock:
+        acquire, release = real.acquire, real.release
+
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    launcher = bind(backend, buffers[:1], None)
+    launcher.submit()
+    driver.answers["cuLaunchKernelEx"] = [1]
+    backend._lock = Lock()  # type: ignore[assignment]
+    with pytest.raises(DeviceError):
+        launcher.submit()
+    assert not real._is_owned()  # type: ignore[attr-defined]
+    backend._lock = real
 
 
 def test_where_no_machine_code_runs_the_bindings_are_called(

@@ -206,8 +206,10 @@ class CudaGraphs(Backend):
                     raise self._refused_launch(code, on, position)
                 recent[position & mask] = mine.work
             except BaseException:
-                if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+                try:  # it is not asked first: an interrupt could come behind that
                     lock.release()
+                except RuntimeError:  # it was not had yet
+                    pass
                 raise
             lock.release()
             return position

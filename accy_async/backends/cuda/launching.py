@@ -245,8 +245,10 @@ class CudaLaunching(Backend):
             except BaseException:
                 if record is not None:
                     record.position = 0
-                if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+                try:  # it is not asked first: an interrupt could come behind that
                     lock.release()
+                except RuntimeError:  # it was not had yet
+                    pass
                 raise
             lock.release()
             return position
