@@ -12,17 +12,29 @@ import struct
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import attrs
 
 from accy_async.errors import InvalidType
 
-__all__ = ["ADDED", "canonical_bytes", "digest", "fingerprint"]
+__all__ = ["ADDED", "SHARED", "canonical_bytes", "digest", "fingerprint"]
 
 ADDED = {"fingerprint": "where it is not the default"}
 """Metadata of a field that its class did not always have. It is written only where it
 has another value than its default, so that older fingerprints stay what they were."""
+
+SHARED = {"fingerprint_shared": "many values have equal ones"}
+"""Metadata of a field whose values, immutable and equal only where their encodings
+are, many values share: each is encoded once, as numbers and names are."""
+
+_MOST_KNOWN = 256
+"""Encodings of values that are remembered for each field and class of values."""
+_MOST_KNOWN_BYTES = 2048
+"""The longest of them; that of a kernel's source is not kept."""
+
+_put_length = struct.Struct(">Q").pack_into
 
 _Seen = dict[int, tuple[object, int, int]]
 """The attrs values that were written already, by identity, each with where it is in
@@ -56,6 +68,9 @@ def canonical_bytes(value: object) -> bytes:
     return bytes(out)
 
 
+_REMEMBERED = (int, str)
+"""Classes, beside enums, whose values are remembered by the field that held them."""
+
 _WRITERS: dict[type, _Writer] = {}
 """How values of a class are written: worked out at the first one."""
 
@@ -75,7 +90,7 @@ def _writer_of(kind: type, value: object) -> _Writer:
         if issubclass(kind, kinds):
             return writer
     if attrs.has(kind):
-        return partial(_write_fields, _begun(kind), _fields(kind))
+        return partial(_write_fields, _begun(kind), *_fields(kind))
     raise InvalidType(
         "fingerprint", value, "a value made of attrs classes, enums and plain data"
     )
@@ -92,7 +107,7 @@ def _begin(out: bytearray, kind: bytes) -> int:
 
 
 def _end(out: bytearray, begin: int) -> None:
-    out[begin - 8 : begin] = (len(out) - begin).to_bytes(8, "big")
+    _put_length(out, begin - 8, len(out) - begin)
 
 
 def _write_none(out: bytearray, _: None, __: _Seen) -> None:
@@ -172,23 +187,57 @@ def _begun(kind: type) -> bytes:
     return b"A" + bytes(8) + b"T" + bytes(8) + name + b"T" + bytes(8)
 
 
-def _fields(kind: type) -> tuple[tuple[str, bytes, bool, object], ...]:
-    """Name, how its pair begins, whether left out at its default, and the default."""
-    return tuple(
-        (
-            field.name,
-            b"T" + bytes(8) + _part(b"S", field.name.encode()),
-            "fingerprint" in field.metadata,
-            field.default,
+_Get = Callable[[Any], tuple[Any, ...]]
+_Known = dict[type, dict[Any, bytes]]
+
+
+class _Field(NamedTuple):
+    """How a field is written: what is worked out once for its class.
+
+    Attributes:
+        pair: how its pair of name and value begins, the length not known yet.
+        is_added: whether it is left out at its default.
+        is_shared: whether its values are remembered, of whatever class.
+        default: of the field.
+        known: the whole pairs of values that were written, by their classes.
+    """
+
+    pair: bytes
+    is_added: bool
+    is_shared: bool
+    default: object
+    known: _Known
+
+
+def _fields(kind: type) -> tuple[_Get, tuple[tuple[_Known, _Field], ...]]:
+    """What gets the fields that count from a value, and how each is written."""
+    counted = [field for field in attrs.fields(kind) if field.eq]
+    names = [field.name for field in counted]
+    get: _Get
+    if len(names) > 1:
+        get = attrgetter(*names)
+    else:
+
+        def get(value: object) -> tuple[Any, ...]:
+            return tuple(getattr(value, name) for name in names)
+
+    fields = [
+        _Field(
+            pair=b"T" + bytes(8) + _part(b"S", field.name.encode()),
+            is_added="fingerprint" in field.metadata,
+            is_shared="fingerprint_shared" in field.metadata,
+            default=field.default,
+            known={},
         )
-        for field in attrs.fields(kind)
-        if field.eq
-    )
+        for field in counted
+    ]
+    return get, tuple((field.known, field) for field in fields)
 
 
 def _write_fields(
     begun: bytes,
-    fields: tuple[tuple[str, bytes, bool, object], ...],
+    get: _Get,
+    fields: tuple[tuple[_Known, _Field], ...],
     out: bytearray,
     value: object,
     seen: _Seen,
@@ -201,14 +250,33 @@ def _write_fields(
     start = len(out)
     out += begun
     first = len(out)
-    for name, pair, is_added, default in fields:
-        held = getattr(value, name)
-        if is_added and held == default:
-            continue
-        begin = len(out) + 9
-        out += pair
-        _write(out, held, seen)
-        out[begin - 8 : begin] = (len(out) - begin).to_bytes(8, "big")
-    for begin in (first, start + 18, start + 9):
-        _end(out, begin)
-    seen[id(value)] = value, start, len(out)
+    for held, (known, field) in zip(get(value), fields, strict=True):
+        pairs = known.get(type(held))
+        data = None if pairs is None else pairs.get(held)
+        if data is None:
+            _write_field(field, out, held, seen)
+        else:
+            out += data
+    end = len(out)
+    _put_length(out, first - 8, end - first)
+    _put_length(out, start + 10, end - start - 18)
+    _put_length(out, start + 1, end - start - 9)
+    seen[id(value)] = value, start, end
+
+
+def _write_field(field: _Field, out: bytearray, held: object, seen: _Seen) -> None:
+    """A field whose value is not among those that are remembered; it may be now."""
+    if field.is_added and held == field.default:
+        return
+    start = len(out)
+    out += field.pair
+    _write(out, held, seen)
+    _end(out, start + 9)
+    kind = type(held)
+    if not (kind in _REMEMBERED or field.is_shared or isinstance(held, Enum)):
+        return
+    if len(out) - start <= _MOST_KNOWN_BYTES:
+        pairs = field.known.setdefault(kind, {})
+        if len(pairs) >= _MOST_KNOWN:
+            pairs.clear()
+        pairs[held] = bytes(out[start:])

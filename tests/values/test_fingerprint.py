@@ -33,6 +33,7 @@ from accy_async.artifact import (
     fingerprint,
 )
 from accy_async.artifact.entry import ElementCountArgument
+from accy_async.artifact.fingerprint import ADDED, SHARED
 from accy_async.errors import InvalidType
 from tests.values.samples import DERIVED, ENTRY, FIXED, KERNEL_BUFFER, PIPELINE, PLAN
 
@@ -122,6 +123,29 @@ def test_a_value_met_again_is_encoded_as_one_that_equals_it() -> None:
     for pair in ((ENTRY, ENTRY), [1, (ENTRY,), {"a": ENTRY}, ENTRY]):
         apart = [again if one is ENTRY else one for one in pair]
         assert canonical_bytes(pair) == canonical_bytes(apart)
+
+
+def test_what_a_field_held_before_is_encoded_as_at_first() -> None:
+    """Equal values of other classes apart, however many there were in between."""
+
+    @attrs.frozen
+    class Held:
+        x: object
+        late: object = attrs.field(default=0, metadata=ADDED)
+
+    alike = [1, True, 1.0, "f32", DType.F32, b"f32", None, (1,), (True,)]
+    first = [canonical_bytes(Held(value)) for value in alike]
+    assert len(set(first)) == len(alike)
+    for number in range(2000):
+        canonical_bytes(Held(number, number))
+    for value, encoding in [*zip(alike, first, strict=True)] * 2:
+        assert canonical_bytes(Held(value)) == encoding
+        assert canonical_bytes(Held(value, 0)) == encoding
+        assert canonical_bytes(Held(value, 1)) != encoding
+    shared = attrs.make_class("Held", {"x": attrs.field(metadata=SHARED)}, frozen=True)
+    plain = attrs.make_class("Held", ["x"], frozen=True)
+    for value in [*alike[:-1], Held(1), Held(1)] * 2:
+        assert canonical_bytes(shared(value)) == canonical_bytes(plain(value))
 
 
 CHANGES: dict[str, object] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from accy_async.artifact.fingerprint import fingerprint
+from accy_async.artifact.fingerprint import SHARED, fingerprint
 from accy_async.artifact.formats import (
     ArtifactFormat,
     BackendKind,
@@ -55,7 +55,7 @@ class LaunchTuningCacheKey:
     output_layout_fingerprint: int = attrs.field(validator=_U64)
     input_layout_fingerprint: int = attrs.field(validator=_U64)
     element_count: int = attrs.field(validator=_U64)
-    tile: LaunchTile = attrs.field(validator=instances(LaunchTile))
+    tile: LaunchTile = attrs.field(validator=instances(LaunchTile), metadata=SHARED)
     candidate_count: int = attrs.field(validator=integer(1))
     launch_resource_fingerprint: int = attrs.field(validator=_U64)
 
