@@ -70,6 +70,8 @@ def integer(minimum: int = 0, maximum: int = U32_MAX) -> Validator:
     expected = f"an integer from {minimum} to {maximum}"
 
     def check(instance: object, attribute: Attribute[object], value: object) -> None:
+        if type(value) is int and minimum <= value <= maximum:
+            return  # nearly always, and soonest
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidType(field_name(instance, attribute), value, expected)
         if not minimum <= value <= maximum:

@@ -17,8 +17,8 @@ or the checksum. It is no signature: who can write the file can also seal it.
 
 from __future__ import annotations
 
-import hashlib
 import struct
+from hashlib import sha256
 
 from accy_async.errors import InvalidArtifact
 
@@ -33,13 +33,14 @@ _MOST_SHOWN = 80
 """Bytes of a name that a message shows."""
 
 _HEADER = struct.Struct("<8sHHIQ")
-_CHECKSUM_BYTES = hashlib.sha256().digest_size
+_HEADER_BYTES = _HEADER.size
+_CHECKSUM_BYTES = sha256().digest_size
 
 
 def sealed_size(schema: str, key: str, payload_bytes: int) -> int:
     """How many bytes the sealed record of such a payload has."""
     return (
-        _HEADER.size
+        _HEADER_BYTES
         + len(schema.encode())
         + len(key.encode())
         + payload_bytes
@@ -61,15 +62,15 @@ def seal(schema: str, key: str, payload: bytes) -> bytes:
     name, label = schema.encode(), key.encode()
     header = _HEADER.pack(_MAGIC, _VERSION, len(name), len(label), len(payload))
     body = b"".join((header, name, label, payload))
-    return body + hashlib.sha256(body).digest()
+    return body + sha256(body).digest()
 
 
 def sealed_schema(record: bytes) -> str | None:
     """The schema that a record names, unchecked; None where it names none."""
-    if len(record) < _HEADER.size or not record.startswith(_MAGIC):
+    if len(record) < _HEADER_BYTES or not record.startswith(_MAGIC):
         return None
     name_bytes = _HEADER.unpack_from(record)[2]
-    name = record[_HEADER.size : _HEADER.size + name_bytes]
+    name = record[_HEADER_BYTES : _HEADER_BYTES + name_bytes]
     return name.decode(errors="replace")
 
 
@@ -86,7 +87,7 @@ def unseal(record: bytes, schema: str, key: str, *, key_is: str = "version") -> 
         InvalidArtifact: it is cut short or damaged, with the offset where that shows;
             or it is whole and of another schema or key, which are named.
     """
-    if len(record) < _HEADER.size:
+    if len(record) < _HEADER_BYTES:
         raise InvalidArtifact("cut short within its header", offset=len(record))
     magic, version, name_bytes, key_bytes, payload_bytes = _HEADER.unpack_from(record)
     if magic != _MAGIC:
@@ -97,7 +98,7 @@ def unseal(record: bytes, schema: str, key: str, *, key_is: str = "version") -> 
         )
     if payload_bytes > MOST_PAYLOAD_BYTES:
         raise InvalidArtifact("sizes that no record can have", offset=10)
-    at_key = _HEADER.size + name_bytes
+    at_key = _HEADER_BYTES + name_bytes
     at_payload = at_key + key_bytes
     at_checksum = at_payload + payload_bytes
     size = at_checksum + _CHECKSUM_BYTES
@@ -105,15 +106,15 @@ def unseal(record: bytes, schema: str, key: str, *, key_is: str = "version") -> 
         raise InvalidArtifact(
             f"{len(record)} bytes, its header says {size}", offset=len(record)
         )
-    view = memoryview(record)
-    if hashlib.sha256(view[:at_checksum]).digest() != view[at_checksum:]:
+    if sha256(memoryview(record)[:at_checksum]).digest() != record[at_checksum:]:
         raise InvalidArtifact("its checksum is another", offset=at_checksum)
-    wanted = schema.encode(), key.encode()
-    found = bytes(view[_HEADER.size : at_key]), bytes(view[at_key:at_payload])
-    if found != wanted:
-        name, label = (text[:_MOST_SHOWN].decode(errors="replace") for text in found)
-        raise InvalidArtifact(
-            f"this is {name} of {key_is} {label}, {schema} of {key_is} {key} is read",
-            offset=_HEADER.size if found[0] != wanted[0] else at_key,
+    name, label = record[_HEADER_BYTES:at_key], record[at_key:at_payload]
+    if name != schema.encode() or label != key.encode():
+        what, named = (
+            text[:_MOST_SHOWN].decode(errors="replace") for text in (name, label)
         )
-    return bytes(view[at_payload:at_checksum])
+        raise InvalidArtifact(
+            f"this is {what} of {key_is} {named}, {schema} of {key_is} {key} is read",
+            offset=_HEADER_BYTES if name != schema.encode() else at_key,
+        )
+    return record[at_payload:at_checksum]

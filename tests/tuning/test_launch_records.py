@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accy_async.artifact.formats import ArtifactFormat, BackendKind
-from accy_async.artifact.sealed import seal
+from accy_async.artifact.sealed import seal, unseal
 from accy_async.artifact.tiles import (
     LaunchReduction,
     LaunchReductionKind,
@@ -247,6 +247,30 @@ def test_every_flipped_bit_and_every_missing_byte_is_refused() -> None:
     with pytest.raises(InvalidArtifact):
         cache.import_artifact(artifact + b"\0")
     assert cache.records == (RECORD,)
+
+
+def test_what_was_read_before_hides_no_change_of_what_is_read_now() -> None:
+    """Tiles are read once: one that differs in a bit is another one, or refused."""
+    payload = unseal(encode_launch_tuning_artifact([RECORD]), "launch_tuning", "1")
+    assert LAUNCH_CODEC.decode_payload(payload) == (RECORD,)
+    read, refused = set[LaunchTuningCacheRecord](), 0
+    for bit in range(8 * len(payload)):
+        changed = bytearray(payload)
+        changed[bit // 8] ^= 1 << bit % 8
+        try:
+            records = LAUNCH_CODEC.decode_payload(bytes(changed))
+        except InvalidArtifact:
+            refused += 1
+        else:
+            read.update(records)
+            sealed = seal("launch_tuning", "1", bytes(changed))
+            assert LAUNCH_CODEC.encode(records) == sealed
+        (again,) = LAUNCH_CODEC.decode_payload(payload)
+        assert again == RECORD
+        assert again.key.tile.reduction == REDUCTION_TILE.reduction
+    assert RECORD not in read
+    assert len(read) + refused == 8 * len(payload)
+    assert len({record.key.tile for record in read}) > 300
 
 
 @settings(max_examples=300, deadline=None)

@@ -17,7 +17,12 @@ from accy_async.dtypes import DType
 from accy_async.errors import InvalidType, InvalidValue
 from accy_async.tuning.choice import LaunchCandidateMeasurement
 from accy_async.tuning.launches.key import LaunchTuningCacheKey
-from accy_async.tuning.records.binary import RecordReader, RecordWriter
+from accy_async.tuning.records.binary import (
+    TEXT,
+    RecordReader,
+    RecordWriter,
+    numbers_of,
+)
 from accy_async.tuning.records.codec import RecordCodec
 from accy_async.tuning.records.measured import KeptRecord
 from accy_async.values import instances, listed
@@ -31,6 +36,16 @@ __all__ = [
 ]
 
 LAUNCH_TUNING_ARTIFACT_VERSION = 1
+
+_WORK = numbers_of("4Q")
+_CANDIDATES = numbers_of("IQ")
+_SELECTION = numbers_of("2IQI")
+_EXTENTS = numbers_of("4I")
+_TILE_BYTES = numbers_of("3Q")
+_REDUCTION = numbers_of("2IQ")
+
+_TILES: dict[bytes, LaunchTile] = {}
+"""Tiles that were read: a few for thousands of records."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,13 +106,11 @@ def _write_index(writer: RecordWriter, key: LaunchTuningCacheKey) -> None:
 
 def _read_index(reader: RecordReader) -> bytes:
     begin = reader.offset
-    reader.skip_text()
-    reader.skip(8)
+    reader.skip_parts(TEXT, 8)
     device = reader.since(begin)
-    reader.skip_text()
+    reader.skip_parts(TEXT)
     begin = reader.offset
-    reader.skip_text()
-    reader.skip(32)
+    reader.skip_parts(TEXT, 32)
     _skip_tile(reader)
     reader.skip(12)
     return device + reader.since(begin)
@@ -119,7 +132,10 @@ def _read(reader: RecordReader) -> LaunchTuningCacheRecord:
     device = reader.unsigned(8)
     driver = reader.text()
     format = reader.member(ArtifactFormat)
-    kernel, output_layout, input_layout, element_count = reader.numbers(4, 8)
+    kernel, output_layout, input_layout, element_count = reader.numbers(_WORK)
+    tile = reader.part(_TILES, _skip_tile, _read_tile)
+    candidate_count, resources = reader.numbers(_CANDIDATES)
+    kernel_id, candidate_index, median_ns, sample_count = reader.numbers(_SELECTION)
     key = LaunchTuningCacheKey(
         backend=backend,
         device=device,
@@ -129,15 +145,15 @@ def _read(reader: RecordReader) -> LaunchTuningCacheRecord:
         output_layout_fingerprint=output_layout,
         input_layout_fingerprint=input_layout,
         element_count=element_count,
-        tile=_read_tile(reader),
-        candidate_count=reader.unsigned(4),
-        launch_resource_fingerprint=reader.unsigned(8),
+        tile=tile,
+        candidate_count=candidate_count,
+        launch_resource_fingerprint=resources,
     )
     selection = LaunchCandidateMeasurement(
-        kernel_id=reader.unsigned(4),
-        candidate_index=reader.unsigned(4),
-        median_ns=reader.unsigned(8),
-        sample_count=reader.unsigned(4),
+        kernel_id=kernel_id,
+        candidate_index=candidate_index,
+        median_ns=median_ns,
+        sample_count=sample_count,
     )
     return LaunchTuningCacheRecord(key=key, selection=selection)
 
@@ -164,33 +180,25 @@ def _write_tile(writer: RecordWriter, tile: LaunchTile) -> None:
 
 
 def _skip_tile(reader: RecordReader) -> None:
-    reader.skip_text()
-    reader.skip(16)
-    reader.skip_text()
-    reader.skip_text()
-    reader.skip(24)
+    reader.skip_parts(TEXT, 16, TEXT, TEXT, 24)
     if reader.unsigned(1):
-        reader.skip_text()
-        reader.skip(16)
+        reader.skip_parts(TEXT, 16)
 
 
 def _read_tile(reader: RecordReader) -> LaunchTile:
     kind = reader.member(LaunchTileKind)
-    m, n, k, batch = reader.numbers(4, 4)
+    m, n, k, batch = reader.numbers(_EXTENTS)
     input_dtype, output_dtype = _read_dtype(reader), _read_dtype(reader)
-    input_bytes, output_bytes, scratch_bytes = reader.numbers(3, 8)
+    input_bytes, output_bytes, scratch_bytes = reader.numbers(_TILE_BYTES)
     reduction = None
     at = reader.offset
     has_reduction = reader.unsigned(1)
     if has_reduction > 1:
         raise reader.fault(f"a flag of {has_reduction}", at)
     if has_reduction:
-        reduction = LaunchReduction(
-            kind=reader.member(LaunchReductionKind),
-            rank=reader.unsigned(4),
-            axis=reader.unsigned(4),
-            extent=reader.unsigned(8),
-        )
+        kind_of = reader.member(LaunchReductionKind)
+        rank, axis, extent = reader.numbers(_REDUCTION)
+        reduction = LaunchReduction(kind=kind_of, rank=rank, axis=axis, extent=extent)
     return LaunchTile(
         kind=kind,
         m=m,

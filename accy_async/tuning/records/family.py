@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from accy_async.artifact.formats import ArtifactFormat, artifact_format
-from accy_async.tuning.records.binary import RecordReader, RecordWriter
+from accy_async.tuning.records.binary import TEXT, RecordReader, RecordWriter
 from accy_async.tuning.records.cache import RecordCache
 from accy_async.tuning.records.codec import RecordCodec
 from accy_async.tuning.records.known import LookedUpRecords
@@ -77,11 +77,7 @@ def _write_key(writer: RecordWriter, key: FamilyTuningKey) -> None:
 
 def _read_index(reader: RecordReader) -> bytes:
     begin = reader.offset
-    reader.skip(8)
-    reader.skip_text()
-    reader.skip_text()
-    reader.skip(4)
-    reader.skip_text()
+    reader.skip_parts(8, TEXT, TEXT, 4, TEXT)
     return reader.since(begin)
 
 

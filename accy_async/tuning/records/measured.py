@@ -6,12 +6,13 @@ import attrs
 
 from accy_async.artifact.fingerprint import canonical_bytes
 from accy_async.errors import InvalidValue
-from accy_async.tuning.records.binary import RecordReader, RecordWriter
+from accy_async.tuning.records.binary import RecordReader, RecordWriter, numbers_of
 from accy_async.values import integer
 
 __all__ = ["KeptRecord", "TuningRecord", "read_measurement", "write_measurement"]
 
 _U64 = integer(0, 2**64 - 1)
+_MEASUREMENT = numbers_of("2QI")
 
 
 class KeptRecord:
@@ -76,8 +77,9 @@ def write_measurement(writer: RecordWriter, record: TuningRecord) -> None:
 
 def read_measurement(reader: RecordReader) -> dict[str, int]:
     """What `write_measurement` wrote, by field."""
+    winner_ns, runner_up_ns, count = reader.numbers(_MEASUREMENT)
     return {
-        "winner_median_ns": reader.unsigned(8),
-        "runner_up_median_ns": reader.unsigned(8),
-        "sample_count": reader.unsigned(4),
+        "winner_median_ns": winner_ns,
+        "runner_up_median_ns": runner_up_ns,
+        "sample_count": count,
     }

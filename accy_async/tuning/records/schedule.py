@@ -19,7 +19,12 @@ from accy_async.artifact.fingerprint import fingerprint
 from accy_async.artifact.formats import ArtifactFormat, artifact_format
 from accy_async.dtypes import DType
 from accy_async.errors import InvalidArtifact, InvalidValue
-from accy_async.tuning.records.binary import RecordReader, RecordWriter
+from accy_async.tuning.records.binary import (
+    TEXT,
+    RecordReader,
+    RecordWriter,
+    numbers_of,
+)
 from accy_async.tuning.records.cache import RecordCache
 from accy_async.tuning.records.codec import RecordCodec
 from accy_async.tuning.records.known import LookedUpRecords
@@ -203,6 +208,10 @@ class ScheduleTuningRecord(TuningRecord):
         return self.key
 
 
+_CODES = {4: "I", 8: "Q"}
+"""What `numbers_of` calls a number of so many bytes."""
+
+
 def _write_numbers(writer: RecordWriter, numbers: tuple[int, ...], size: int) -> None:
     writer.unsigned(len(numbers), 1)
     for value in numbers:
@@ -210,7 +219,7 @@ def _write_numbers(writer: RecordWriter, numbers: tuple[int, ...], size: int) ->
 
 
 def _read_numbers(reader: RecordReader, size: int) -> tuple[int, ...]:
-    return reader.numbers(reader.unsigned(1), size)
+    return reader.numbers(numbers_of(f"{reader.unsigned(1)}{_CODES[size]}"))
 
 
 def _write_key(writer: RecordWriter, key: ScheduleTuningKey) -> None:
@@ -226,12 +235,9 @@ def _write_key(writer: RecordWriter, key: ScheduleTuningKey) -> None:
 
 def _read_index(reader: RecordReader) -> bytes:
     begin = reader.offset
-    reader.skip(8)
-    reader.skip_text()
+    reader.skip_parts(8, TEXT)
     reader.skip(8 * reader.unsigned(1))
-    for _ in range(reader.unsigned(1)):
-        reader.skip_text()
-    reader.skip(12)
+    reader.skip_parts(*[TEXT] * reader.unsigned(1), 12)
     return reader.since(begin)
 
 
