@@ -4,17 +4,38 @@ A graph is a *body*: nodes in an order in which each comes after those that it
 names, by their place in the body. A loop is a node with bodies of its own. What
 the nodes are about (kernels, buffers, numbers) can be changed in place as long as
 the *topology* stays: the kinds of the nodes, their edges, their loops.
+
+Each value is checked when it is made, by what its handles say of their buffers, and
+raises `InvalidType` or `InvalidValue` where it could not run; the body's edges are
+checked when a graph is made of it, by `check_body`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 import attrs
 import numpy as np
 
+from accy_async.backends.graphoperands import (
+    refuse_beyond,
+    refuse_no_bytes,
+    refuse_no_words,
+    refuse_one_buffer,
+    refuse_read_only,
+)
 from accy_async.backends.handles import BufferHandle, EventHandle, Handle
 from accy_async.backends.launch import PreparedLaunch
+from accy_async.errors import InvalidType, InvalidValue
+from accy_async.values import (
+    MAX_BYTES,
+    instances,
+    integer,
+    optional,
+    to_tuple,
+    tuple_of,
+)
 
 __all__ = [
     "GraphBody",
@@ -30,19 +51,31 @@ __all__ = [
     "GraphRecord",
     "GraphRequest",
     "GraphUpload",
+    "check_body",
     "node_count",
     "topology",
     "walk",
 ]
 
 
+_BUFFER = instances(BufferHandle)
+_SIZE = integer(0, MAX_BYTES)
+_PATTERN_BYTES = (1, 2, 4, 8)
+
+
 @attrs.frozen
 class GraphCopy:
     """Copy a buffer's first bytes over another's."""
 
-    source: BufferHandle
-    target: BufferHandle
-    byte_size: int
+    source: BufferHandle = attrs.field(validator=_BUFFER)
+    target: BufferHandle = attrs.field(validator=_BUFFER)
+    byte_size: int = attrs.field(validator=_SIZE)
+
+    def __attrs_post_init__(self) -> None:
+        refuse_one_buffer("GraphCopy.target", self.source, self.target)
+        refuse_read_only("GraphCopy.target", self.target)
+        for buffer in (self.source, self.target):
+            refuse_beyond("GraphCopy.byte_size", self.byte_size, buffer)
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses."""
@@ -53,9 +86,18 @@ class GraphCopy:
 class GraphFill:
     """Write a pattern of 1, 2, 4 or 8 bytes over a buffer's first bytes."""
 
-    target: BufferHandle
-    pattern: bytes
-    byte_size: int
+    target: BufferHandle = attrs.field(validator=_BUFFER)
+    pattern: bytes = attrs.field(validator=instances(bytes))
+    byte_size: int = attrs.field(validator=_SIZE)
+
+    def __attrs_post_init__(self) -> None:
+        refuse_read_only("GraphFill.target", self.target)
+        refuse_beyond("GraphFill.byte_size", self.byte_size, self.target)
+        if len(self.pattern) not in _PATTERN_BYTES:
+            raise InvalidValue("GraphFill.pattern", self.pattern, "1, 2, 4 or 8 bytes")
+        if self.byte_size % len(self.pattern):
+            expected = f"a multiple of the pattern's {len(self.pattern)} bytes"
+            raise InvalidValue("GraphFill.byte_size", self.byte_size, expected)
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses."""
@@ -66,8 +108,13 @@ class GraphFill:
 class GraphUpload:
     """Copy an array of the host, as it is when the graph is launched, to a buffer."""
 
-    array: np.ndarray
-    target: BufferHandle
+    array: np.ndarray = attrs.field(validator=instances(np.ndarray))
+    target: BufferHandle = attrs.field(validator=_BUFFER)
+
+    def __attrs_post_init__(self) -> None:
+        refuse_read_only("GraphUpload.target", self.target)
+        refuse_no_bytes("GraphUpload.array", self.array)
+        refuse_beyond("GraphUpload.array.nbytes", self.array.nbytes, self.target)
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses."""
@@ -78,8 +125,14 @@ class GraphUpload:
 class GraphDownload:
     """Copy a buffer to an array of the host, which has it when the graph is done."""
 
-    source: BufferHandle
-    array: np.ndarray
+    source: BufferHandle = attrs.field(validator=_BUFFER)
+    array: np.ndarray = attrs.field(validator=instances(np.ndarray))
+
+    def __attrs_post_init__(self) -> None:
+        refuse_no_bytes("GraphDownload.array", self.array)
+        if not self.array.flags.writeable:
+            raise InvalidValue("GraphDownload.array", "read-only", "a writable array")
+        refuse_beyond("GraphDownload.array.nbytes", self.array.nbytes, self.source)
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses."""
@@ -99,7 +152,7 @@ class GraphJoin:
 class GraphRecord:
     """Record an event; not within a loop."""
 
-    event: EventHandle
+    event: EventHandle = attrs.field(validator=instances(EventHandle))
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses."""
@@ -110,9 +163,24 @@ class GraphRecord:
 class GraphExchange:
     """Exchange the first bytes of two buffers; only where a loop ends."""
 
-    one: BufferHandle
-    other: BufferHandle
-    byte_size: int
+    one: BufferHandle = attrs.field(validator=_BUFFER)
+    other: BufferHandle = attrs.field(validator=_BUFFER)
+    byte_size: int = attrs.field(validator=_SIZE)
+
+    def __attrs_post_init__(self) -> None:
+        refuse_one_buffer("GraphExchange.other", self.one, self.other)
+        for name, buffer in (("one", self.one), ("other", self.other)):
+            refuse_read_only(f"GraphExchange.{name}", buffer)
+            refuse_beyond("GraphExchange.byte_size", self.byte_size, buffer)
+
+
+def _buffers() -> tuple[BufferHandle, ...]:
+    field: tuple[BufferHandle, ...] = attrs.field(
+        default=(),
+        converter=to_tuple,
+        validator=tuple_of(BufferHandle, expected="BufferHandle values"),
+    )
+    return field
 
 
 @attrs.frozen
@@ -135,13 +203,42 @@ class GraphLoop:
             with no verdict of its own then.
     """
 
-    turns: tuple[GraphBody, ...]
-    count: int | None = None
-    conditions: tuple[BufferHandle, ...] = ()
-    exchanges: tuple[tuple[GraphExchange, ...], ...] = ()
-    limit: int | None = None
-    verdict: BufferHandle | None = None
-    unless: tuple[BufferHandle, ...] = ()
+    turns: tuple[GraphBody, ...] = attrs.field(
+        validator=tuple_of(tuple, expected="a tuple of bodies")
+    )
+    count: int | None = attrs.field(
+        default=None, validator=optional(integer(0, MAX_BYTES))
+    )
+    conditions: tuple[BufferHandle, ...] = _buffers()
+    exchanges: tuple[tuple[GraphExchange, ...], ...] = attrs.field(
+        default=(), validator=tuple_of(tuple, expected="a tuple of tuples")
+    )
+    limit: int | None = attrs.field(
+        default=None, validator=optional(integer(0, MAX_BYTES))
+    )
+    verdict: BufferHandle | None = attrs.field(
+        default=None, validator=optional(_BUFFER)
+    )
+    unless: tuple[BufferHandle, ...] = _buffers()
+
+    def __attrs_post_init__(self) -> None:
+        turns = len(self.turns)
+        if not turns:
+            raise InvalidValue("GraphLoop.turns", self.turns, "at least one body")
+        if self.count is None and len(self.conditions) != turns:
+            expected = f"one for each of {turns} turns, where there is no count"
+            raise InvalidValue("GraphLoop.conditions", self.conditions, expected)
+        if len(self.exchanges) > turns:
+            expected = f"at most one for each of {turns} turns"
+            raise InvalidValue("GraphLoop.exchanges", self.exchanges, expected)
+        if (self.limit is None) != (self.verdict is None):
+            expected = "a buffer where there is a limit, and None where there is none"
+            raise InvalidValue("GraphLoop.verdict", self.verdict, expected)
+        refuse_no_words("GraphLoop.conditions", self.conditions)
+        refuse_no_words("GraphLoop.unless", self.unless)
+        if self.verdict is not None:
+            refuse_no_words("GraphLoop.verdict", (self.verdict,))
+            refuse_read_only("GraphLoop.verdict", self.verdict)
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses itself."""
@@ -159,7 +256,10 @@ class GraphBranch:
     """A body that runs unless one of some words is not zero, looked at just before."""
 
     body: GraphBody
-    unless: tuple[BufferHandle, ...]
+    unless: tuple[BufferHandle, ...] = _buffers()
+
+    def __attrs_post_init__(self) -> None:
+        refuse_no_words("GraphBranch.unless", self.unless)
 
     def handles(self) -> tuple[Handle, ...]:
         """The objects that it uses itself."""
@@ -178,6 +278,8 @@ GraphOperation = (
     | GraphBranch
 )
 """What a node does. A launch of no blocks does nothing."""
+
+_OPERATIONS = get_args(GraphOperation)
 
 
 @attrs.frozen
@@ -236,6 +338,37 @@ def walk(body: GraphBody) -> Iterator[GraphNode]:
                 yield from walk(turn)
         elif isinstance(node.operation, GraphBranch):
             yield from walk(node.operation.body)
+
+
+def check_body(body: GraphBody, *, is_within: bool = False) -> None:
+    """Refuse a body, and bodies in it, that is none or whose edges lead nowhere.
+
+    Args:
+        body: the body.
+        is_within: whether it is a loop's or a branch's.
+
+    Raises:
+        InvalidType, InvalidValue: a node is none, does nothing that a graph can, comes
+            after one that is not before it, or records an event where it may not.
+    """
+    for place, node in enumerate(body):
+        if not isinstance(node, GraphNode):
+            raise InvalidType(f"GraphBody[{place}]", node, "a GraphNode")
+        operation, after = node.operation, node.after
+        if not isinstance(operation, _OPERATIONS):
+            expected = " or ".join(kind.__name__ for kind in _OPERATIONS)
+            raise InvalidType("GraphNode.operation", operation, expected)
+        if after and not (min(after) >= 0 and max(after) < place):
+            expected = f"places before its own, which is {place}"
+            raise InvalidValue("GraphNode.after", after, expected)
+        if isinstance(operation, GraphLoop):
+            for turn in operation.turns:
+                check_body(turn, is_within=True)
+        elif isinstance(operation, GraphBranch):
+            check_body(operation.body, is_within=True)
+        elif is_within and isinstance(operation, GraphRecord):
+            expected = "one of the outermost body"
+            raise InvalidValue("GraphNode.operation", operation, expected)
 
 
 def node_count(body: GraphBody) -> int:

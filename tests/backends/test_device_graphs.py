@@ -95,7 +95,7 @@ async def test_nodes_run_in_order_loops_as_often_as_they_say(parts: Parts) -> No
         GraphNode(GraphFill(parts.one, b"\1", 64)),
         GraphNode(GraphUpload(np.zeros(64, np.uint8), parts.other)),
         GraphNode(GraphLoop(turns, count=3), (0, 1)),
-        GraphNode(GraphLoop(turns, conditions=(parts.one,)), (2,)),
+        GraphNode(GraphLoop(turns, conditions=(parts.one, parts.other)), (2,)),
         GraphNode(GraphCopy(parts.one, parts.other, 64), (3,)),
         GraphNode(GraphDownload(parts.one, out), (4,)),
     )

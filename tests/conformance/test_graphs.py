@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 
@@ -19,7 +20,13 @@ from accy_async.backends.devicegraph import (
     GraphUpload,
 )
 from accy_async.dtypes import ScalarArgument
-from accy_async.errors import CapabilityMismatch, InvalidGraph
+from accy_async.errors import (
+    CapabilityMismatch,
+    InvalidBuffer,
+    InvalidGraph,
+    InvalidType,
+    InvalidValue,
+)
 from tests.conformance.devices import Device
 
 pytestmark = pytest.mark.anyio
@@ -98,6 +105,37 @@ async def test_fills_copies_and_arrays_of_the_host(graphs: Device) -> None:
         await backend.wait_default_stream()
         assert out.tolist() == [first * 31 + 9, 1, 7, 7]
         out.fill(0)
+
+
+async def test_a_body_that_leads_nowhere_is_refused_before_anything_is_made(
+    graphs: Device,
+) -> None:
+    """So is one by a handle that says more than its buffer has."""
+    backend = graphs.backend
+    buffer, event = graphs.write([1]), backend.create_event()
+    fill, record = GraphNode(GraphFill(buffer, b"\1", 4)), GraphRecord(event)
+    larger = attrs.evolve(buffer, byte_size=1 << 20)
+    before = graphs.new_objects()
+    for nodes, message in (
+        ((fill, attrs.evolve(fill, after=(1,))), r"after: got \(1,\), .* which is 1"),
+        ((attrs.evolve(fill, after=(-1,)),), r"GraphNode.after: got \(-1,\), expected"),
+        ((fill.operation,), r"GraphBody\[0\]: .* expected a GraphNode"),
+        ((GraphNode(fill),), r"GraphNode.operation: .* GraphFill or"),  # type: ignore[arg-type]
+        (
+            (GraphNode(GraphLoop(((GraphNode(record),),), count=1)),),
+            r"GraphNode.operation: .* one of the outermost body",
+        ),
+        (
+            (GraphNode(GraphFill(larger, b"\1", 1 << 20)),),
+            r"got BufferHandle.*=1048576,.* expected BufferHandle.*size=4,",
+        ),
+    ):
+        with pytest.raises((InvalidValue, InvalidType, InvalidBuffer), match=message):
+            backend.create_graph(GraphRequest(nodes))  # type: ignore[arg-type]
+    assert graphs.new_objects() == before
+    graph = backend.create_graph(GraphRequest((fill,)))
+    backend.launch_graph(graph)
+    assert await graphs.read(buffer) == [0x01010101]
 
 
 async def test_an_update_is_of_the_launches_to_come(graphs: Device) -> None:

@@ -127,7 +127,8 @@ def test_an_update_sets_what_changed_alone(
     other = GraphNode(parts.launch(parts.other))
     assert not backend.update_graph(graph, GraphRequest((stays, moved, other)))
     looped = backend.create_graph(parts.everything(parts.one))
-    assert not backend.update_graph(looped, parts.everything(parts.other))
+    third = backend.allocate_buffer(64)
+    assert not backend.update_graph(looped, parts.everything(third))
 
 
 def test_a_graph_that_cannot_be_made_leaves_nothing(

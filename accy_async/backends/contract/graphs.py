@@ -6,12 +6,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore, admit
-from accy_async.backends.devicegraph import GraphRecord, GraphRequest
-from accy_async.backends.handles import GraphHandle, Handle, ObjectKind, StreamHandle
+from accy_async.backends.devicegraph import GraphRecord, GraphRequest, check_body
+from accy_async.backends.handles import (
+    BufferHandle,
+    GraphHandle,
+    Handle,
+    ObjectKind,
+    StreamHandle,
+)
 from accy_async.backends.hooks import GraphState, StreamState
 from accy_async.backends.launch import refuse_foreign
 from accy_async.backends.resources import refuse_destroyed
-from accy_async.errors import CapabilityMismatch, InvalidGraph, InvalidType
+from accy_async.errors import (
+    CapabilityMismatch,
+    InvalidBuffer,
+    InvalidGraph,
+    InvalidType,
+)
 
 if TYPE_CHECKING:
     from accy_async.backends.guards import GuardOf
@@ -34,7 +45,9 @@ class Graphs(BackendCore):
         Raises:
             CapabilityMismatch: the device has no graphs, or no loops in them.
             InvalidArtifact, InvalidBuffer, InvalidEvent: a node uses what is not
-                alive.
+                alive, or a handle of another size than its buffer has.
+            InvalidType, InvalidValue: a node is none, or comes after one that is not
+                before it; nothing was made.
         """
         with self._makers:
             self._check("create_graph")
@@ -42,6 +55,7 @@ class Graphs(BackendCore):
                 raise InvalidType("create_graph", request, "a GraphRequest")
             if not self.capabilities.device_graphs:
                 raise CapabilityMismatch("create_graph: this device has no graphs")
+            check_body(request.body)
             with self._lock:
                 objects, every = self._objects_of(request)
             state = self._open_graph(request, objects)
@@ -186,6 +200,8 @@ class Graphs(BackendCore):
         for handle in handles:
             resource = self._find_for_launch(handle)
             if resource is not None:  # else taken on trust, by a backend that does so
+                if resource.handle is not handle:
+                    _refuse_other_size(resource, handle)
                 found[handle] = resource
         every = dict.fromkeys(found.values())
         for launch in launches:
@@ -219,3 +235,15 @@ def _admit_parts(on: StreamState, graph: Resource) -> None:
     if graph.arriving:
         admit(on, graph.arriving)
         graph.arriving = [part for part in graph.arriving if part.arrival]
+
+
+def _refuse_other_size(resource: Resource, handle: Handle) -> None:
+    """Refuse a handle, made by hand, by whose size a node was checked for nothing."""
+    buffer = resource.handle
+    if not isinstance(handle, BufferHandle) or not isinstance(buffer, BufferHandle):
+        return
+    if (handle.byte_size, handle.is_read_only) != (
+        buffer.byte_size,
+        buffer.is_read_only,
+    ):
+        raise InvalidBuffer(f"{resource.name}: got {handle}, expected {buffer}")
