@@ -57,8 +57,9 @@ def due_turn() -> Awaitable[object] | None:
 
     The cheapest checkpoint of the loop. On asyncio's own loop, a turn of which takes as
     long as an empty kernel, None where nobody is ready to run: no task, no callback, no
-    cancellation. Then what is due is only to look for input, output and timers, and
-    that was done less than `_LOOK_NS` ago.
+    cancellation by anybody else. Then what is due is only to look for input, output and
+    timers, and that was done less than `_LOOK_NS` ago. (A task that cancels itself
+    makes nobody ready by that: it is cancelled at the next look.)
     """
     if _LIBRARY.name == "trio":
         return _checkpoint()

@@ -122,6 +122,27 @@ def test_asyncio_cancels_a_task_at_the_wait_behind(clock: Clock, how: str) -> No
     asyncio.run(main())
 
 
+def test_asyncio_cancels_a_task_that_cancels_itself_in_time(clock: Clock) -> None:
+    """Nobody is ready by that."""
+
+    async def main() -> None:
+        current_bell()
+        await wait()
+        begun = clock.now
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        try:
+            while True:
+                clock.now += 1000
+                await wait()
+        finally:
+            assert clock.now - begun <= loops._LOOK_NS
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+
+
 def test_the_next_loop_of_a_thread_is_not_taken_for_the_one_before(
     clock: Clock,
 ) -> None:
