@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from accy_async.backends.completion import run_abandonable
 from accy_async.errors import InvalidType
 from accy_async.session.core import SessionCore
+from accy_async.session.stores import OpenedStores
 from accy_async.tuning.launches import LaunchTuningCache, is_tunable
 from accy_async.tuning.records.known import KnownRecords
-from accy_async.tuning.records.measured import TuningRecord
-from accy_async.tuning.records.stored import StoredRecords
-from accy_async.tuning.store import CODECS, TuningStore, default_tuning_store
+from accy_async.tuning.records.measured import KeptRecord, TuningRecord
+from accy_async.tuning.store import TuningStore, default_tuning_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from accy_async.fragment.compiled import CompiledFragment
     from accy_async.tuning.launches import LaunchTuningCacheKey, LaunchTuningCacheRecord
     from accy_async.tuning.measuring import KeptRounds
+    from accy_async.tuning.records.stored import StoredRecords
 
 __all__ = ["LAUNCH_KIND", "SessionRecords", "chosen_store"]
 
@@ -38,6 +39,18 @@ class SessionRecords(SessionCore):
     _choice_records: dict[str, KnownRecords[Any]] | None = None
     _stores_read: frozenset[Path] = frozenset()
     _rounds: dict[LaunchTuningCacheKey, KeptRounds] | None = None
+    _opened_stores: OpenedStores | None = None
+
+    @property
+    def _stores(self) -> OpenedStores:
+        """The stores that were opened; those of the whole, in a seat of several."""
+        if self._opened_stores is None:
+            self._opened_stores = OpenedStores()
+        return self._opened_stores
+
+    def _share_stores(self, stores: OpenedStores) -> None:
+        """Look in what others open, too: before anything was opened here."""
+        self._opened_stores = stores
 
     @property
     def _kept_rounds(self) -> dict[LaunchTuningCacheKey, KeptRounds]:
@@ -79,23 +92,40 @@ class SessionRecords(SessionCore):
         }
 
     async def _read_store(
-        self, store: TuningStore
+        self, store: TuningStore, *, anew: bool = False
     ) -> StoredRecords[LaunchTuningCacheRecord]:
-        """Learn all that a store knows, on a thread; what it knows of launches.
+        """Learn all that a store knows, read on a thread; what it knows of launches.
+
+        Args:
+            store: the store.
+            anew: whether it is read where it was before; see `OpenedStores.open`.
 
         Cancellation: returns at once; what is read is dropped.
         """
-
-        def read() -> dict[str, StoredRecords[Any]]:
-            return {kind: store.open(kind) for kind in CODECS}
-
-        opened = await run_abandonable(read, lambda _: None, name="read tuning records")
-        launches = opened.pop(LAUNCH_KIND)
+        opened = await self._stores.open(store, anew=anew)
+        launches = opened[LAUNCH_KIND]
         self._learn(()).look_in(launches)
         for kind, stored in opened.items():
-            self._choices_of(kind).look_in(stored)
+            if kind != LAUNCH_KIND:
+                self._choices_of(kind).look_in(stored)
         self._stores_read |= {store.folder}
         return launches
+
+    async def _keep_record(
+        self, store: TuningStore, kind: str, record: KeptRecord
+    ) -> None:
+        """Have other processes know a record, and seats that have not looked yet.
+
+        Awaits a thread that writes.
+        """
+        try:
+            await run_abandonable(
+                lambda: store.keep(kind, [record]),
+                lambda _: None,
+                name="keep tuning records",
+            )
+        finally:  # it may be kept all the same
+            self._stores.forget(store)
 
     def _learn_choices(self, kind: str, records: Iterable[TuningRecord]) -> None:
         """Remember which schedules and family kernels won, for later compilations."""

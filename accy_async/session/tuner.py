@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from accy_async.backends.completion import run_abandonable
 from accy_async.errors import SessionClosed
 from accy_async.session.background import (
     BackgroundTuning,
@@ -199,12 +198,9 @@ class Tuner:
         """Have everybody know a record: the session, and other processes."""
         self.cache.import_records([record])
         self._session._learn([record])  # noqa: SLF001 - as above
-        store = self.store
-        if store is not None:
-            await run_abandonable(
-                lambda: store.keep(LAUNCH_KIND, [record]),
-                lambda _: None,
-                name="keep tuning records",
+        if self.store is not None:
+            await self._session._keep_record(  # noqa: SLF001
+                self.store, LAUNCH_KIND, record
             )
 
     async def search(
@@ -290,13 +286,8 @@ class Tuner:
 
     async def _keep_choice(self, kind: str, record: TuningRecord) -> None:
         self._session._learn_choices(kind, [record])  # noqa: SLF001
-        store = self.store
-        if store is not None:
-            await run_abandonable(
-                lambda: store.keep(kind, [record]),
-                lambda _: None,
-                name="keep tuning records",
-            )
+        if self.store is not None:
+            await self._session._keep_record(self.store, kind, record)  # noqa: SLF001
 
     def _check(self, call: str) -> None:
         if self._is_over:

@@ -104,7 +104,7 @@ class SessionTuning(SessionRecords):
         known = chosen_store("tuning.store", store)
         cache = LaunchTuningCache(self.capabilities)
         if known is not None:
-            cache.look_in(await self._read_store(known))
+            cache.look_in(await self._read_store(known, anew=True))
         pace = SharedPace(allowed, self._is_working, _CallPauses(self))
         tuner = Tuner(self, cache, known, pace, is_exclusive=exclusive)
         for fragment in background_of:

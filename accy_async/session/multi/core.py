@@ -16,6 +16,7 @@ from accy_async.graph.crossing import CrossingExecutive
 from accy_async.session.openness import Openness
 from accy_async.session.policy import DeviceLoad, PlacingPolicy, Work
 from accy_async.session.single import Session
+from accy_async.session.stores import OpenedStores
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -70,6 +71,9 @@ class MultiCore(Openness):
         self._seats = tuple(seats)
         self._names = tuple(seat.backend.device for seat in seats)
         self._numbers = {seat.backend.origin: i for i, seat in enumerate(seats)}
+        self._stores = OpenedStores()
+        for seat in self._seats:
+            seat._share_stores(self._stores)  # noqa: SLF001 - seats are the whole's
         self._crossings: dict[tuple[int, ...], CrossingExecutive] = {}
         # Calls of the whole's fragments that are going on, on each device.
         self._calls = [0] * len(seats)

@@ -205,25 +205,29 @@ class MultiTuning(MultiCore):
         async with AsyncExitStack() as stack:
             tuners = {}
             absent = {}
-            for number, seat in enumerate(self._seats):
-                name = self._names[number]
-                there = [one.loaded[name] for one in fragments if name in one.loaded]
-                absent[name] = {
-                    one.name: "it was not loaded there when the block began: call it "
-                    f"there before, or await its on({name!r})"
-                    for one in fragments
-                    if name not in one.loaded
-                }
-                seat.works_beside = partial(self._crosses, number)
-                tuners[name] = await stack.enter_async_context(
-                    seat.tuning(
-                        *there,
-                        budget=budget,
-                        exclusive=exclusive,
-                        store=store,
-                        options=options,
+            with self._stores.together():
+                for number, seat in enumerate(self._seats):
+                    name = self._names[number]
+                    there = [
+                        one.loaded[name] for one in fragments if name in one.loaded
+                    ]
+                    why = (
+                        "it was not loaded there when the block began: call it there "
+                        f"before, or await its on({name!r})"
                     )
-                )
+                    absent[name] = {
+                        one.name: why for one in fragments if name not in one.loaded
+                    }
+                    seat.works_beside = partial(self._crosses, number)
+                    tuners[name] = await stack.enter_async_context(
+                        seat.tuning(
+                            *there,
+                            budget=budget,
+                            exclusive=exclusive,
+                            store=store,
+                            options=options,
+                        )
+                    )
             yield MultiTuner(tuners, self._loaded_on, absent)
 
     def _crosses(self, number: int) -> bool:
