@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING
 
 from accy_async.backends.cuda.board import NO_BELL
 from accy_async.backends.cuda.scanner import Found, open_scanner
+from accy_async.backends.hubthread import start_hub_thread
 from accy_async.backends.pace import Paces
-from accy_async.errors import AccyError, RuntimeUnavailable
+from accy_async.errors import AccyError
 
 if TYPE_CHECKING:
     from accy_async.backends.bell import Bell
@@ -121,15 +122,7 @@ class Hub:
         """
         while self._to_start:
             name, target = self._to_start[-1]
-            thread = threading.Thread(
-                target=target, name=f"accy_async cuda {name}", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise RuntimeUnavailable(
-                    f"no thread to wait for the device with: {error}"
-                ) from error
+            start_hub_thread(target, f"accy_async cuda {name}")
             self._to_start.pop()
 
     def forget(self, line: CudaTimeline) -> None:

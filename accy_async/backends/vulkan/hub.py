@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from accy_async.backends.hubthread import start_hub_thread
 from accy_async.backends.vulkan.results import VkResult, VulkanError
-from accy_async.errors import RuntimeUnavailable
 
 if TYPE_CHECKING:
     from accy_async.backends.vulkan.device import VulkanDevice
@@ -120,14 +120,7 @@ class Hub:
     def _ring(self) -> None:
         """Wake the thread, wherever it waits; the condition is held."""
         if self._thread is None and not self._is_stopping:
-            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise RuntimeUnavailable(
-                    f"no thread to wait for the device with: {error}"
-                ) from error
-            self._thread = thread
+            self._thread = start_hub_thread(self._serve, self._name)
         if self._is_rung:
             return
         self._is_rung = True
