@@ -42,6 +42,7 @@ from accy_async.errors import InvalidType
 
 if TYPE_CHECKING:
     from accy_async.artifact.formats import BackendKind
+    from accy_async.backends.launch import PreparedLaunch
     from accy_async.backends.origins import Origin
     from accy_async.backends.owners import Owner
 
@@ -60,6 +61,7 @@ class ResourceTable:
 
     Attributes:
         epoch: see the module.
+        kept: launches of this epoch, by what they were asked for with; the backend's.
         refusals: what retired objects could not be freed with, until it is told.
     """
 
@@ -82,11 +84,13 @@ class ResourceTable:
         self._is_lost = False
         self._along: weakref.WeakSet[ResourceTable] | None = None
         self.epoch = object()
+        self.kept: dict[int, PreparedLaunch] = {}
         self.refusals = Refusals()
 
     def renew_epoch(self) -> None:
         """Have whoever found everything in order look again; any thread."""
         self.epoch = object()
+        self.kept.clear()
 
     @property
     def next_id(self) -> int:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Launches"]
 
+_REQUESTS_KEPT = 64
+"""Requests whose launch is kept, in case that they come again."""
+
 _STREAMS_KEPT = 16
 """Streams that a prepared launch keeps what it knows of."""
 
@@ -39,6 +42,9 @@ class Launches(BackendCore):
     def launch(self, request: LaunchRequest) -> int:
         """Submit a kernel to its stream. A grid of no blocks is a no-op.
 
+        A request that comes again is as good as prepared, as long as nothing at all was
+        destroyed meanwhile, and not too many others came.
+
         Returns:
             Its position on the stream's timeline; the last one's for a no-op.
 
@@ -48,7 +54,13 @@ class Launches(BackendCore):
             InvalidArtifact, InvalidBuffer, InvalidStream: a handle is not alive.
         """
         with self._lock:
-            prepared = self.prepare_launch(request)
+            kept = self._table.kept
+            prepared = kept.get(id(request))
+            if prepared is None or prepared.request is not request:
+                prepared = self.prepare_launch(request)
+                if len(kept) >= _REQUESTS_KEPT:
+                    kept.clear()
+                kept[id(request)] = prepared
             return self.submit_launch(prepared, request.stream)
 
     def prepare_launch(self, request: LaunchRequest) -> PreparedLaunch:
