@@ -20,6 +20,7 @@ from accy_async.graph.placing import (
 )
 
 if TYPE_CHECKING:
+    from accy_async.backends.capabilities import Capabilities
     from accy_async.graph.layout import BlockLayout, Item
     from accy_async.graph.plan import LaunchGraphPlan
     from accy_async.graph.whereabouts import Whereabouts
@@ -35,6 +36,7 @@ def explain(
     max_streams: int,
     limit: int,
     places: Whereabouts | None = None,
+    capabilities: Capabilities | None = None,
 ) -> str:
     """The plan's layout in words, of at most ``limit`` items in each block."""
     if places is not None and len(places.used) < 2:
@@ -51,7 +53,8 @@ def explain(
         budget -= 1
         block_lines = _block(plan, block, limit, places)
         lines += ["  " * indent + line for line in block_lines]
-    lines += lowering_report(plan, limit, () if places is None else places.devices)
+    devices = () if places is None else places.devices
+    lines += lowering_report(plan, limit, devices, capabilities)
     lines += _order_edges(plan, limit)
     lines += _slots(plan, limit)
     return "\n".join(lines) + "\n"

@@ -35,6 +35,7 @@ from accy_async.values import integer, to_tuple, tuple_of
 if TYPE_CHECKING:
     from attrs import Attribute
 
+    from accy_async.backends.capabilities import Capabilities
     from accy_async.graph.whereabouts import Whereabouts
 
 __all__ = ["DEFAULT_MAX_STREAMS", "LaunchGraphPlan", "function_name"]
@@ -292,6 +293,7 @@ class LaunchGraphPlan:
         max_streams: int = DEFAULT_MAX_STREAMS,
         limit: int = 40,
         places: Whereabouts | None = None,
+        capabilities: Capabilities | None = None,
     ) -> str:
         """How the plan is laid out, and why, as text.
 
@@ -300,8 +302,11 @@ class LaunchGraphPlan:
             limit: how many items of each block, slots and edges are listed.
             places: where everything is, as `MultiSession.locate` says; with them the
                 text has the ways between the devices.
+            capabilities: what the device can do that the plan is for, as
+                ``session.backend.capabilities``; with them the text says what becomes
+                of the plan on that device, and not on any that has graphs.
         """
-        return explain(self, max_streams, limit, places)
+        return explain(self, max_streams, limit, places, capabilities)
 
     def to_dot(self, max_streams: int = DEFAULT_MAX_STREAMS, limit: int = 500) -> str:
         """The plan in Graphviz's language, up to ``limit`` nodes."""

@@ -6,6 +6,10 @@ from xml.etree import ElementTree
 
 from hypothesis import given, settings
 
+from accy_async.artifact import ArtifactFormat
+from accy_async.artifact.formats import BackendKind
+from accy_async.backends.capabilities import Capabilities, DeviceIdentity
+from accy_async.backends.cpu.identity import cpu_capabilities
 from accy_async.dtypes import DType
 from accy_async.graph import LaunchGraphBuilder
 from accy_async.graph.lowering import lowering_report
@@ -16,7 +20,15 @@ from accy_async.graph.nodes import (
     RuntimeScalar,
 )
 from accy_async.graph.plan import LaunchGraphPlan
-from tests.graph.graphs import graph, host, idle, kernel, random_plans, slots
+from tests.graph.graphs import (
+    graph,
+    host,
+    idle,
+    kernel,
+    kernel_entry,
+    random_plans,
+    slots,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -143,6 +155,63 @@ def test_loops_that_not_every_device_decides_on_are_told() -> None:
         "can be lowered: to one device graph of 2 nodes, 1 of them loops",
         "  not on a device that knows no loops, such as Vulkan's:",
         "    down: a value decides on its end, and this device knows no loops",
+    ]
+
+
+def on(*, graphs: bool, loops: bool = False) -> Capabilities:
+    """What a device can do that was named for this test."""
+    identity = DeviceIdentity(
+        backend=BackendKind.VULKAN, name="Some device", architecture="some"
+    )
+    return Capabilities(
+        identity=identity,
+        formats=frozenset({ArtifactFormat.VULKAN_SPIRV}),
+        device_graphs=graphs,
+        device_loops=loops,
+    )
+
+
+def test_device_without_graphs_is_told_and_what_happens() -> None:
+    """Whatever the plan, even one that no device lowers."""
+    expected = (
+        "\nis not lowered: Some device has no device graphs, so each run submits its "
+        "nodes one by one\n  lowering='always', and submit() of the prepared plan, "
+        "raise GraphError\n"
+    )
+    for plan in (diamond(), looped()):
+        text = plan.explain(capabilities=on(graphs=False))
+        assert expected in text
+        assert "can be lowered" not in text
+        assert "cannot be lowered" not in text
+
+
+def test_plan_for_the_cpu_is_not_said_to_be_lowered() -> None:
+    """Its kernels say which device it is for, where nobody does."""
+    entry = kernel_entry(1, format="cpu_object", payload=b"code")
+    b = LaunchGraphBuilder()
+    b.kernel(entry, [b.buffer("x", DType.F32, 4).write])
+    report = lowering_report(b.build(), 9)
+    assert report[0] == (
+        "is not lowered: its kernels are for the CPU, which has no device graphs, so "
+        "each run submits its nodes one by one"
+    )
+    assert not cpu_capabilities(2, None).device_graphs
+
+
+def test_reports_for_a_device_speak_of_it_alone() -> None:
+    """Whether it decides on loops; nothing of what others would do."""
+    b = LaunchGraphBuilder()
+    flag = b.scratch("flag", DType.U32, 1)
+    b.fill(flag, 1)
+    with b.loop(while_=flag, name="down"):
+        b.fill(flag, 0)
+    plan = b.build()
+    assert lowering_report(plan, 9, capabilities=on(graphs=True, loops=True)) == [
+        "can be lowered: to one device graph of 2 nodes, 1 of them loops"
+    ]
+    assert lowering_report(plan, 9, capabilities=on(graphs=True)) == [
+        "cannot be lowered to a device graph:",
+        "  down: a value decides on its end, and this device knows no loops",
     ]
 
 
