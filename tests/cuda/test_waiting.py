@@ -248,3 +248,59 @@ async def test_a_wait_that_the_collector_drops_takes_no_lock(
         wait.close()
     assert not swept
     line.complete(line.submitted)
+
+
+def test_an_interrupt_at_a_question_leaves_the_lock_as_it_was(
+    backend: CudaBackend,
+) -> None:
+    """Where it is had by nobody, by this thread, and by another one."""
+    real = backend._lock
+
+    class Lock:
+        release = real.release
+
+        def acquire(self, *, blocking: bool) -> None:
+            real.acquire(blocking=blocking)
+            raise KeyboardInterrupt
+
+    def ask() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            backend._has_given_all()
+
+    backend._lock = Lock()  # type: ignore[assignment]
+    ask()
+    assert not real._is_owned()  # type: ignore[attr-defined]
+    with real:
+        ask()
+        assert real._is_owned()  # type: ignore[attr-defined]
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    backend._lock = real
+    assert backend._has_given_all()
+
+
+def test_an_interrupt_before_what_the_host_has_to_do_leaves_it_to_the_next(
+    backend: CudaBackend,
+) -> None:
+    line = backend._stream(quick_stream(backend)).timeline
+    assert isinstance(line, CudaTimeline)
+    real = line._finishing
+
+    class Lock:
+        locked, __exit__ = real.locked, real.__exit__
+
+        def acquire(self, *, blocking: bool) -> None:  # it would be had for good
+            pytest.fail(f"an interrupt could come right behind it, {blocking=}")
+
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+    done: list[int] = []
+    line._finishing = Lock()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        line.finish_with(line.submitted, lambda: done.append(1))
+        line.completed  # noqa: B018
+    line._finishing = real
+    assert line.completed == line.submitted
+    assert done == [1]

@@ -100,8 +100,15 @@ class CudaAsking(Backend):
         Between the two, which are under the submission lock, it knows of less: its
         answer would be about what came before.
         """
-        if not self._lock.acquire(blocking=False):
-            return False
+        try:
+            if not self._lock.acquire(blocking=False):
+                return False
+        except BaseException:  # an interrupt right behind it
+            try:
+                self._lock.release()
+            except RuntimeError:  # another thread has it
+                pass
+            raise
         self._lock.release()
         return True
 

@@ -382,20 +382,19 @@ class CudaTimeline(Timeline):
 
     def _finish_short(self, reached: int) -> int:
         """Run what takes no time; how far everything is done then."""
-        if not self._finishing.acquire(blocking=False):
+        if self._finishing.locked():
             return self._completed  # somebody is at it
-        try:
-            while self._finishers:
-                position, finisher, is_long = self._finishers[0]
-                if position > reached:
-                    break
-                if is_long:
-                    return position - 1
-                self._run(position, finisher)
-        except IndexError:  # the device was lost between two looks
-            return reached
-        finally:
-            self._finishing.release()
+        with self._finishing:  # no `acquire`: an interrupt could come right behind it
+            try:
+                while self._finishers:
+                    position, finisher, is_long = self._finishers[0]
+                    if position > reached:
+                        break
+                    if is_long:
+                        return position - 1
+                    self._run(position, finisher)
+            except IndexError:  # the device was lost between two looks
+                return reached
         return reached
 
     def _finish(self, reached: int) -> None:
