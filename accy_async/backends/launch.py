@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import attrs
 
@@ -15,11 +15,19 @@ from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
 from accy_async.values import instances, optional, text, tuple_of
 
 if TYPE_CHECKING:
+    from weakref import ref
+
     from accy_async.backends.hooks import StreamState
     from accy_async.backends.lifetimes import ResourceTable
     from accy_async.backends.resources import Resource, Use
 
-__all__ = ["BoundLaunch", "LaunchRequest", "PreparedLaunch", "refuse_foreign"]
+__all__ = [
+    "BoundLaunch",
+    "KeptLaunch",
+    "LaunchRequest",
+    "PreparedLaunch",
+    "refuse_foreign",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +79,14 @@ class LaunchRequest:
         put(made, "stream", self.stream)
         put(made, "diagnostic_id", self.diagnostic_id)
         return made
+
+    def without_owners(self) -> LaunchRequest:
+        """An equal one that keeps nobody's buffers alive."""
+        buffers = tuple(
+            one if one.owner is None else attrs.evolve(one, owner=None)
+            for one in self.buffers
+        )
+        return self.with_arguments(buffers, self.scalars)
 
     def check_counts(self) -> None:
         """Refuse arguments the kernel does not take.
@@ -184,6 +200,10 @@ class PreparedLaunch:
         made.has_blocks = self.has_blocks
         made.resources = _resources(self.artifact, buffers)
         return made
+
+
+KeptLaunch: TypeAlias = "tuple[ref[LaunchRequest], PreparedLaunch | None]"
+"""A request that was launched, and its launch, once it came again."""
 
 
 def _resources(

@@ -42,7 +42,7 @@ from accy_async.errors import InvalidType
 
 if TYPE_CHECKING:
     from accy_async.artifact.formats import BackendKind
-    from accy_async.backends.launch import PreparedLaunch
+    from accy_async.backends.launch import KeptLaunch
     from accy_async.backends.origins import Origin
     from accy_async.backends.owners import Owner
 
@@ -61,7 +61,8 @@ class ResourceTable:
 
     Attributes:
         epoch: see the module.
-        kept: launches of this epoch, by what they were asked for with; the backend's.
+        kept: requests that were launched, by their ids, for as long as they live; with
+            each its launch, once it came again. The backend's.
         refusals: what retired objects could not be freed with, until it is told.
     """
 
@@ -84,13 +85,12 @@ class ResourceTable:
         self._is_lost = False
         self._along: weakref.WeakSet[ResourceTable] | None = None
         self.epoch = object()
-        self.kept: dict[int, PreparedLaunch] = {}
+        self.kept: dict[int, KeptLaunch] = {}
         self.refusals = Refusals()
 
     def renew_epoch(self) -> None:
         """Have whoever found everything in order look again; any thread."""
         self.epoch = object()
-        self.kept.clear()
 
     @property
     def next_id(self) -> int:
@@ -268,6 +268,7 @@ class ResourceTable:
         """The device is gone: nothing is in use any more."""
         self._is_lost = True
         self.renew_epoch()
+        self.kept.clear()
         self.sweep()
 
     def living(self, owner: Owner | None = None) -> list[Resource]:

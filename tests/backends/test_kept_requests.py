@@ -1,13 +1,23 @@
-"""Requests that come again: worked out once, as long as nothing was destroyed."""
+"""Requests that come again: packed once, and kept as long as somebody holds them."""
 
 from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
 
 import attrs
 import pytest
 
 from accy_async.backends import BufferBinding, LaunchRequest, RecordingBackend
 from accy_async.backends.contract import launches
-from accy_async.errors import InvalidBuffer, LaunchArgumentMismatch, SessionClosed
+from accy_async.errors import (
+    InvalidBuffer,
+    InvalidStream,
+    LaunchArgumentMismatch,
+    SessionClosed,
+)
 from tests.backends.test_launchers import request_of
 
 
@@ -21,6 +31,22 @@ class Counting(RecordingBackend):
         return super()._prepare(*arguments)  # type: ignore[arg-type]
 
 
+def python_calls(function: Callable[[], object]) -> int:
+    """How many functions of Python a call of this one calls."""
+    count = 0
+
+    def look(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(look)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
 @pytest.fixture
 def backend() -> Counting:
     return Counting()
@@ -32,40 +58,114 @@ def request_(backend: Counting) -> LaunchRequest:
     return request_of(backend, buffers, backend.create_stream())
 
 
-def test_a_request_that_comes_again_is_packed_once(
+def test_a_request_that_comes_again_is_packed_when_it_does_and_not_again(
     backend: Counting, request_: LaunchRequest
 ) -> None:
-    assert [backend.launch(request_) for _ in range(3)] == [1, 2, 3]
-    assert backend.packed == 1
-    assert len(backend.launches) == 3
+    assert [backend.launch(request_) for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert backend.packed == 2
+    assert len(backend.launches) == 5
     backend.launch(attrs.evolve(request_))  # equal, but another
     backend.launch(attrs.evolve(request_, stream=None))
-    assert backend.packed == 3
+    assert backend.packed == 4
 
 
-def test_a_request_is_checked_anew_once_something_was_destroyed(
+def test_a_request_that_comes_again_costs_one_call_more_than_a_prepared_launch(
+    backend: Counting, request_: LaunchRequest
+) -> None:
+    prepared, stream = backend.prepare_launch(request_), request_.stream
+    ways: list[Callable[[], object]] = [
+        lambda: backend.submit_launch(prepared, stream),
+        lambda: backend.launch(request_),
+    ]
+    counts = []
+    for way in ways:
+        for _ in range(3):
+            way()
+        counts.append(python_calls(way))
+    assert counts[1] == counts[0] + 1
+
+
+def test_a_request_is_checked_but_not_packed_once_something_was_destroyed(
+    backend: Counting, request_: LaunchRequest
+) -> None:
+    for _ in range(3):
+        backend.launch(request_)
+    backend.destroy(backend.allocate_buffer(8))
+    backend.launch(request_)
+    assert backend.packed == 2
+    alive = (request_.buffers[0], request_.buffers[0])
+    backend.destroy(request_.buffers[1].handle)
+    for _ in range(2):
+        with pytest.raises(InvalidBuffer, match="was destroyed"):
+            backend.launch(request_)
+        assert not backend._table.kept
+    assert len(backend.launches) == 4
+    assert backend.launch(attrs.evolve(request_, buffers=alive)) == 5
+
+
+def test_what_a_kept_request_uses_is_in_use(
+    backend: Counting, request_: LaunchRequest
+) -> None:
+    backend.hold(request_.stream)
+    for _ in range(4):
+        backend.launch(request_)
+    backend.destroy(request_.buffers[0].handle)
+    assert backend.live_objects()["buffers"] == 2, "retired, not freed"
+    backend.release(request_.stream)
+    assert backend.live_objects()["buffers"] == 1
+
+
+def test_a_request_that_nobody_holds_is_not_kept_nor_what_owns_its_buffers(
+    backend: Counting, request_: LaunchRequest
+) -> None:
+    class Owner:
+        pass
+
+    for times in (1, 3):
+        owner = Owner()
+        buffers = tuple(attrs.evolve(one, owner=owner) for one in request_.buffers)
+        request = attrs.evolve(request_, buffers=buffers)
+        for _ in range(times):
+            backend.launch(request)
+        assert len(backend._table.kept) == 1
+        gone = weakref.ref(owner)
+        del owner, buffers, request
+        assert gone() is None
+        assert not backend._table.kept
+
+
+def test_a_closed_backend_keeps_no_requests(
     backend: Counting, request_: LaunchRequest
 ) -> None:
     backend.launch(request_)
-    other = backend.allocate_buffer(8)
-    backend.destroy(other)
-    assert not backend._table.kept, "what it holds is not kept alive by that"
     backend.launch(request_)
-    assert backend.packed == 2
-    backend.destroy(request_.buffers[1].handle)
-    with pytest.raises(InvalidBuffer, match="was destroyed"):
-        backend.launch(request_)
     backend.close()
+    assert not backend._table.kept
     with pytest.raises(SessionClosed):
         backend.launch(request_)
 
 
-def test_no_more_than_some_requests_are_kept(
+def test_a_request_may_be_launched_on_a_stream_that_is_destroyed_once(
     backend: Counting, request_: LaunchRequest
 ) -> None:
-    for _ in range(3 * launches._REQUESTS_KEPT):
-        backend.launch(attrs.evolve(request_))
-        assert len(backend._table.kept) <= launches._REQUESTS_KEPT
+    for _ in range(3):
+        backend.launch(request_)
+    assert request_.stream is not None
+    backend.destroy(request_.stream)
+    with pytest.raises(InvalidStream):
+        backend.launch(request_)
+    assert backend.launch(attrs.evolve(request_, stream=None)) == 1
+
+
+def test_no_more_than_some_requests_are_kept(
+    backend: Counting, request_: LaunchRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launches, "_REQUESTS_KEPT", 4)
+    held = [attrs.evolve(request_) for _ in range(9)]
+    for _ in range(2):
+        for one in held:
+            backend.launch(one)
+            assert len(backend._table.kept) <= 4
 
 
 def test_a_refused_request_is_not_kept(

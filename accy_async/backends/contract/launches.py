@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from accy_async.backends.contract.core import BackendCore, admit
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Launches"]
 
-_REQUESTS_KEPT = 64
-"""Requests whose launch is kept, in case that they come again."""
+_REQUESTS_KEPT = 256
+"""Requests that are known again, of those that somebody holds."""
 
 _STREAMS_KEPT = 16
 """Streams that a prepared launch keeps what it knows of."""
@@ -42,8 +44,9 @@ class Launches(BackendCore):
     def launch(self, request: LaunchRequest) -> int:
         """Submit a kernel to its stream. A grid of no blocks is a no-op.
 
-        A request that comes again is as good as prepared, as long as nothing at all was
-        destroyed meanwhile, and not too many others came.
+        A request that is launched again is prepared then, and from there on as good as
+        a prepared launch, for as long as somebody else holds it and not too many
+        others come. It is the value itself that is known again, not an equal one.
 
         Returns:
             Its position on the stream's timeline; the last one's for a no-op.
@@ -54,14 +57,47 @@ class Launches(BackendCore):
             InvalidArtifact, InvalidBuffer, InvalidStream: a handle is not alive.
         """
         with self._lock:
-            kept = self._table.kept
-            prepared = kept.get(id(request))
-            if prepared is None or prepared.request is not request:
-                prepared = self.prepare_launch(request)
-                if len(kept) >= _REQUESTS_KEPT:
-                    kept.clear()
-                kept[id(request)] = prepared
-            return self.submit_launch(prepared, request.stream)
+            found = self._table.kept.get(id(request))
+            if found is None or found[0]() is not request:
+                return self._launch_new(request)
+            prepared = found[1]
+            if prepared is None:
+                prepared = self._prepare_kept(request)
+            try:
+                return self.submit_launch(prepared, request.stream)
+            except BaseException:  # what was destroyed need not be held any longer
+                self._table.kept.pop(id(request), None)
+                raise
+
+    def _launch_new(self, request: LaunchRequest) -> int:
+        """Launch what was not launched before, and note that it was; under the lock.
+
+        Raises:
+            As `launch`.
+        """
+        prepared = self.prepare_launch(request)
+        position = self.submit_launch(prepared, request.stream)
+        kept = self._table.kept
+        if len(kept) >= _REQUESTS_KEPT:
+            kept.clear()
+        key = id(request)
+        kept[key] = weakref.ref(request, partial(kept.pop, key)), None
+        return position
+
+    def _prepare_kept(self, request: LaunchRequest) -> PreparedLaunch:
+        """Prepare what was launched once before, and keep that; under the lock.
+
+        Without the request, so that it goes, and with it this, once nobody else holds
+        it, and without what owns its buffers.
+
+        Raises:
+            As `prepare_launch`.
+        """
+        prepared = self.prepare_launch(request.without_owners())
+        prepared.bound = ONCE
+        kept, key = self._table.kept, id(request)
+        kept[key] = kept[key][0], prepared
+        return prepared
 
     def prepare_launch(self, request: LaunchRequest) -> PreparedLaunch:
         """Check and pack a launch once, to submit it many times.

@@ -189,6 +189,7 @@ class Ownership(BackendCore):
                 return
             self._is_closed = True
             self._table.renew_epoch()
+            self._table.kept.clear()
         errors: list[Exception] = []
         interrupt: BaseException | None = None
         for step in (self._destroy_rest, self._end):
