@@ -29,7 +29,7 @@ def test_program_of_the_readme_runs(program: str) -> None:
     assert (result.returncode, result.stderr, result.stdout) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", ["demo", "tests"])
+@pytest.mark.parametrize("name", ["demo", "tests", "quick"])
 def test_command_of_the_readme_is_one_line(name: str) -> None:
     """Each marker is followed by a block with one line, for readers and for checks."""
     pattern = rf"<!-- command: {name} -->\n```sh\n([^\n]+)\n```"
@@ -41,3 +41,14 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     assert links
     missing = [link for link in links if not (ROOT / link).exists()]
     assert not missing
+
+
+def test_quick_tests_of_the_readme_are_there() -> None:
+    """Its paths exist, and pytest is asked for nothing that it would refuse."""
+    found = re.search(r"<!-- command: quick -->\n```sh\n([^\n]+)\n```", TEXT)
+    assert found is not None
+    words = found[1].split()
+    assert words[1:4] == ["-m", "pytest", "-q"]
+    assert words[4:]
+    for path in words[4:]:
+        assert (ROOT / path).exists(), path
