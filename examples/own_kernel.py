@@ -1,4 +1,4 @@
-"""Write a kernel, compile it for this processor, and launch it."""
+"""Write a kernel, compile it for this processor, launch it, and await its end."""
 
 import anyio.to_thread
 import numpy as np
@@ -47,7 +47,7 @@ async def main() -> None:
         arrays = [session.allocate(1000, DType.F32)]
         arrays += [await session.upload(array) for array in (x, y)]
         artifact = device.create_artifact(entry.artifact_request())
-        device.launch(
+        launcher = device.bind_launch(
             LaunchRequest(
                 artifact=artifact,
                 loaded=device.load_artifact(artifact),
@@ -56,6 +56,7 @@ async def main() -> None:
                 geometry=entry.launch.geometry(scalars),
             )
         )
+        await launcher.run()  # as often as you like; submit() does not wait
         out = await session.download(arrays[0])
     assert np.array_equal(out, np.maximum(np.float32(2.0) * x + y, 0))
     print(f"relu(2 x + y) for {len(x)} values: right; the last is {out[-1]}")
