@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from accy_async.errors import InvalidType, InvalidValue
@@ -44,6 +45,7 @@ __all__ = [
     "optional",
     "packed_bytes",
     "refuse_masked",
+    "some_names",
     "text",
     "to_integer",
     "to_integers",
@@ -345,3 +347,11 @@ def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
     except TypeError:
         return cast("tuple[Any, ...]", value)
     return tuple(members)
+
+
+def some_names(names: Iterable[str], limit: int = 8) -> str:
+    """The first names, quoted, for a message that says what there is; or none."""
+    first = [repr(name) for name in islice(names, limit + 1)]
+    if len(first) > limit:
+        first[limit] = "..."
+    return ", ".join(first) or "none"

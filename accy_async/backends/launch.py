@@ -12,7 +12,7 @@ from accy_async.backends.handles import BufferBinding, LoadedArtifact, StreamHan
 from accy_async.backends.journal import Label
 from accy_async.dtypes import ScalarArgument
 from accy_async.errors import InvalidArtifact, LaunchArgumentMismatch
-from accy_async.values import instances, optional, text, tuple_of
+from accy_async.values import instances, optional, text, to_tuple, tuple_of
 
 if TYPE_CHECKING:
     from weakref import ref
@@ -49,6 +49,7 @@ class LaunchRequest:
     geometry: FixedLaunch = attrs.field(validator=instances(FixedLaunch))
     buffers: tuple[BufferBinding, ...] = attrs.field(
         default=(),
+        converter=to_tuple,
         validator=tuple_of(
             BufferBinding,
             expected="BufferBinding values, as an array's binding() gives",
@@ -56,6 +57,7 @@ class LaunchRequest:
     )
     scalars: tuple[ScalarArgument, ...] = attrs.field(
         default=(),
+        converter=to_tuple,
         validator=tuple_of(ScalarArgument, expected="ScalarArgument values"),
     )
     stream: StreamHandle | None = attrs.field(

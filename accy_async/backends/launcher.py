@@ -106,7 +106,9 @@ class Launcher(ABC):
         """
         self._check(index, self._buffers, "buffer")
         if not isinstance(binding, BufferBinding):
-            raise InvalidType("binding", binding, "a BufferBinding")
+            raise InvalidType(
+                "binding", binding, "a BufferBinding, as an array's binding() gives"
+            )
         self._put_buffer(index, binding)
 
     @abstractmethod

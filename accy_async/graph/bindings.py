@@ -22,7 +22,7 @@ from accy_async.errors import InvalidType, LaunchArgumentMismatch
 from accy_async.graph.aliases import check_aliases
 from accy_async.graph.nodes import BufferSlot, HostSlot
 from accy_async.interop.foreign import is_foreign
-from accy_async.values import refuse_masked
+from accy_async.values import refuse_masked, some_names
 
 if TYPE_CHECKING:
     from accy_async.backends.base import Backend
@@ -79,11 +79,12 @@ def check_bindings(
         InvalidType: something is bound to what it cannot be.
     """
     wanted = {slot.name: slot for slot in plan.slots}
-    known = {*wanted, *plan.external_events}
+    known = (*wanted, *plan.external_events)
     for name in bindings:
         if name not in known:
             raise LaunchArgumentMismatch(
-                f"bindings: the plan has no slot or external event {name!r}"
+                f"bindings: the plan has no slot or external event {name!r}; it has "
+                f"{some_names(known)}"
             )
     bound: dict[str, Memory] = {}
     for name, slot in wanted.items():

@@ -19,6 +19,7 @@ from accy_async.values import (
     member_of,
     number,
     optional,
+    some_names,
     text,
     to_tuple,
     tuple_of,
@@ -181,7 +182,8 @@ def check_options(
     for name in options.tuning:
         if name not in plan.node_index:
             raise LaunchArgumentMismatch(
-                f"options.tuning: the plan has no node {name!r}"
+                f"options.tuning: the plan has no node {name!r}; it has "
+                f"{some_names(plan.node_index)}"
             )
     if not math.isfinite(options.weight):
         raise LaunchArgumentMismatch("options.weight: expected a finite number")

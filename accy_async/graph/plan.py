@@ -30,7 +30,7 @@ from accy_async.graph.nodes import (
 )
 from accy_async.graph.order import GraphOrder
 from accy_async.graph.validate import PlanIndex, index_plan
-from accy_async.values import integer, to_tuple, tuple_of
+from accy_async.values import integer, some_names, to_tuple, tuple_of
 
 if TYPE_CHECKING:
     from attrs import Attribute
@@ -323,9 +323,7 @@ class LaunchGraphPlan:
 def _find(what: str, name: str, names: Mapping[str, int]) -> int:
     index = names.get(name)
     if index is None:
-        some = ", ".join(repr(known) for known in list(names)[:8]) or "none"
-        more = ", ..." if len(names) > 8 else ""
-        raise GraphError(f"the plan has no {what} {name!r}; it has {some}{more}")
+        raise GraphError(f"the plan has no {what} {name!r}; it has {some_names(names)}")
     return index
 
 

@@ -18,6 +18,7 @@ from accy_async.graph.outcome import (
     RunCancelled,
     RunStatistics,
 )
+from accy_async.values import some_names
 
 if TYPE_CHECKING:
     from accy_async.graph.bindings import Binding
@@ -147,7 +148,11 @@ class Run:
             raise InvalidType("run[...]", name, "a node's name")
         index = self._progress.relations.find(name)
         if index is None:
-            raise GraphError(f"run {self.name!r}: the plan has no node {name!r}")
+            relations = self._progress.relations
+            names = some_names(map(relations.name, range(relations.count)))
+            raise GraphError(
+                f"run {self.name!r}: the plan has no node {name!r}; it has {names}"
+            )
         return NodeHandle(self._progress, index, name)
 
     def __await__(self) -> Generator[object, object, RunStatistics]:

@@ -9,6 +9,7 @@ from accy_async.backends import BufferBinding, EventHandle, RecordingBackend
 from accy_async.dtypes import DType, ScalarArgument
 from accy_async.errors import (
     AccyError,
+    GraphError,
     InvalidType,
     LaunchArgumentMismatch,
 )
@@ -102,7 +103,7 @@ async def test_buffers_are_checked_for_size_dtype_and_backend() -> None:
     ("options", "words"),
     [
         (LaunchOptions(runtime_scalars=[ScalarArgument.u32(1)]), "1 were given"),
-        (LaunchOptions(tuning={"nosuch": 0}), "no node 'nosuch'"),
+        (LaunchOptions(tuning={"nosuch": 0}), "no node 'nosuch'; it has '"),
     ],
 )
 async def test_options_are_checked_before_anything_happens(
@@ -114,3 +115,17 @@ async def test_options_are_checked_before_anything_happens(
             session.start(diamond(), options=options)
         with pytest.raises(InvalidType, match="a LaunchGraphPlan"):
             session.start("diamond")  # type: ignore[arg-type]
+
+
+async def test_names_that_a_plan_does_not_have_are_told_with_those_it_has() -> None:
+    """For a slot that is bound, and for a node of a run."""
+    async with open_session(RecordingBackend()) as session:
+        bindings = {**good(session), "y": np.zeros(4, np.uint32)}
+        has = "no slot or external event 'y'; it has 'x', 's', 'h', 'go'"
+        with pytest.raises(LaunchArgumentMismatch, match=has):
+            session.start(bound_plan(), bindings)
+        run = session.start(diamond())
+        names = ", ".join(repr(node.name) for node in diamond().nodes)
+        with pytest.raises(GraphError, match=f"no node 'lef'; it has {names}"):
+            run["lef"]
+        await run

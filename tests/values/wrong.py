@@ -88,7 +88,6 @@ _SCALARS: _Wrong = (
     *(None, 1, "u32", b"u32", {1}, {}, ScalarArgument.u32(1)),
     *((1,), (None,), (ScalarArgument.u32(1), 1.5), (DType.U32,)),
 )
-_TUPLE_SCALARS = (*_SCALARS, [ScalarArgument.u32(1)])
 _BINDINGS: _Wrong = (
     None,
     1,
@@ -269,8 +268,8 @@ WRONG: dict[str, _Wrong] = {
     "LaunchRequest.artifact": (*_INSTANCE, LOADED),
     "LaunchRequest.loaded": (*_INSTANCE, ARTIFACT),
     "LaunchRequest.geometry": (*_INSTANCE, ENTRY.launch),
-    "LaunchRequest.buffers": (*_BINDINGS, [BINDING]),
-    "LaunchRequest.scalars": _TUPLE_SCALARS,
+    "LaunchRequest.buffers": _BINDINGS,
+    "LaunchRequest.scalars": _SCALARS,
     "LaunchRequest.stream": (*_OPTIONAL_INSTANCE, BUFFER),
     "LaunchRequest.diagnostic_id": _OPTIONAL_TEXT,
     # Pipelines
