@@ -68,13 +68,18 @@ async def measure(backend: str, rounds: int) -> list[Figure]:
             return LaunchRequest(
                 artifact=entry.artifact,
                 loaded=entry.loaded,
-                buffers=(result.binding("read_write"), scratch[1]),
+                buffers=(
+                    result.binding("read_write"),
+                    source.binding("read_only"),
+                    scratch[1],
+                ),
                 scalars=scalars,
                 geometry=FixedLaunch(grid=(1, 1, 1), threadgroup=(256, 1, 1)),
                 stream=stream,
             )
 
         ready = make()
+        prepared = session.backend.prepare_launch(ready)
 
         async def idle(call: Callable[[], object], parts: int) -> float:
             """Submit in bursts, timing only that, and let the stream catch up."""
@@ -83,6 +88,10 @@ async def measure(backend: str, rounds: int) -> list[Figure]:
             return took / parts
 
         kinds: dict[str, tuple[Callable[[], object], int]] = {
+            f"{backend}: backend.submit_launch": (
+                lambda: session.backend.submit_launch(prepared, stream),
+                1,
+            ),
             f"{backend}: backend.launch, request kept": (
                 lambda: session.backend.launch(ready),
                 1,

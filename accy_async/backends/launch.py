@@ -96,10 +96,15 @@ class LaunchRequest:
         Raises:
             LaunchArgumentMismatch: a count differs from the artifact's.
         """
-        artifact = self.artifact
+        artifact, scalars = self.artifact, len(self.scalars)
+        if (
+            scalars == artifact.scalar_argument_count
+            and scalars + len(self.buffers) == artifact.argument_count
+        ):
+            return
         for what, got, expected in (
             ("buffers", len(self.buffers), artifact.buffer_argument_count),
-            ("scalars", len(self.scalars), artifact.scalar_argument_count),
+            ("scalars", scalars, artifact.scalar_argument_count),
         ):
             if got != expected:
                 raise LaunchArgumentMismatch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Callable
@@ -39,11 +40,13 @@ def python_calls(function: Callable[[], object]) -> int:
         nonlocal count
         count += event == "call"
 
+    gc.disable()  # it calls functions of others
     sys.setprofile(look)
     try:
         function()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -59,9 +60,7 @@ def stream(backend: CudaBackend) -> StreamHandle:
     return backend.create_stream()
 
 
-def calls_in(
-    backend: CudaBackend, prepared: PreparedLaunch, stream: StreamHandle, count: int
-) -> Counter[str]:
+def calls_in(submit: Callable[[], object], count: int) -> Counter[str]:
     """The Python and C functions that so many launches call, by kind and name."""
     seen: Counter[str] = Counter()
 
@@ -71,11 +70,10 @@ def calls_in(
         elif event == "c_call":
             seen[f"c {getattr(argument, '__name__', argument)}"] += 1
 
-    submit = backend.submit_launch
     sys.setprofile(look)
     try:
         for _ in range(count):
-            submit(prepared, stream)
+            submit()
     finally:
         sys.setprofile(None)
     del seen["c setprofile"]
@@ -95,13 +93,22 @@ def test_a_launch_makes_two_calls_of_ours_and_one_of_the_drivers(
         backend.submit_launch(prepared, stream)
     driver.keeps_launches = False
     before = driver.calls.copy()
-    seen = calls_in(backend, prepared, stream, 100)
+    seen = calls_in(partial(backend.submit_launch, prepared, stream), 100)
     assert driver.calls - before == {"cuLaunchKernelEx": 100}
     # Python that is the driver, and what machine code calls in its place.
     fake = ("call", "_launch_natively", "_cuLaunchKernelEx", "__getattr__")
     ours = {name: n for name, n in seen.items() if name.startswith("python ")}
     for name in fake:
         del ours[f"python {name}"]
+    assert ours == {"python submit_launch": 100, "python _launch": 100}
+    request = attrs.evolve(prepared.request, stream=stream)
+    for _ in range(20):
+        backend.launch(request)
+    seen = calls_in(partial(backend.launch, request), 100)
+    ours = {name: n for name, n in seen.items() if name.startswith("python ")}
+    for name in fake:
+        del ours[f"python {name}"]
+    assert ours.pop("python launch") == 100, "a request that comes again costs one more"
     assert ours == {"python submit_launch": 100, "python _launch": 100}
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
+from weakref import ref
 
 from accy_async.backends.contract.core import BackendCore, admit
 from accy_async.backends.handles import StreamHandle
@@ -62,7 +62,7 @@ class Launches(BackendCore):
                 return self._launch_new(request)
             prepared = found[1]
             if prepared is None:
-                prepared = self._prepare_kept(request)
+                prepared = self._prepare_kept(request, found[0])
             try:
                 return self.submit_launch(prepared, request.stream)
             except BaseException:  # what was destroyed need not be held any longer
@@ -81,10 +81,12 @@ class Launches(BackendCore):
         if len(kept) >= _REQUESTS_KEPT:
             kept.clear()
         key = id(request)
-        kept[key] = weakref.ref(request, partial(kept.pop, key)), None
+        kept[key] = ref(request, partial(kept.pop, key)), None
         return position
 
-    def _prepare_kept(self, request: LaunchRequest) -> PreparedLaunch:
+    def _prepare_kept(
+        self, request: LaunchRequest, weak: ref[LaunchRequest]
+    ) -> PreparedLaunch:
         """Prepare what was launched once before, and keep that; under the lock.
 
         Without the request, so that it goes, and with it this, once nobody else holds
@@ -95,8 +97,7 @@ class Launches(BackendCore):
         """
         prepared = self.prepare_launch(request.without_owners())
         prepared.bound = ONCE
-        kept, key = self._table.kept, id(request)
-        kept[key] = kept[key][0], prepared
+        self._table.kept[id(request)] = weak, prepared
         return prepared
 
     def prepare_launch(self, request: LaunchRequest) -> PreparedLaunch:
