@@ -109,7 +109,9 @@ async def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        accy_async.run(main, Path(sys.argv[1]))
+        kept = Path(sys.argv[1])
+        kept.mkdir(parents=True, exist_ok=True)
+        accy_async.run(main, kept)
     else:
         with tempfile.TemporaryDirectory() as temporary:
             accy_async.run(main, Path(temporary))

@@ -38,11 +38,14 @@ class TraceReport:
         path: the file.
         trace: what it holds; None where it cannot be read.
         problems: what is wrong with it.
+        runs, phases: how many of them began in it.
     """
 
     path: Path
     trace: Trace | None
     problems: tuple[str, ...]
+    runs: int = 0
+    phases: int = 0
 
 
 def trace(
@@ -102,7 +105,18 @@ def read_report(path: Path) -> TraceReport:
     except InvalidValue as error:
         problems.append(str(error))
         return TraceReport(path=path, trace=None, problems=tuple(problems))
-    return TraceReport(path=path, trace=found, problems=tuple(problems))
+    begun = Counter(
+        event.get("cat")
+        for event in events
+        if isinstance(event, dict) and event.get("ph") == "b"
+    )
+    return TraceReport(
+        path=path,
+        trace=found,
+        problems=tuple(problems),
+        runs=begun["run"],
+        phases=begun["phase"],
+    )
 
 
 def _track_names(events: list[object]) -> dict[str, str]:
@@ -134,6 +148,8 @@ def trace_document(report: TraceReport) -> dict[str, object]:
         "states": _states(found),
         "edges": sum(1 for _ in found.linked_edges()),
         "wall_ns": found.wall_ns,
+        "runs": report.runs,
+        "phases": report.phases,
         "streams": [
             {
                 "stream": stream_name(stream),
@@ -161,6 +177,13 @@ def show(report: TraceReport) -> RenderableType:
         if report.trace.spans:
             parts.append(_table(report.path, report.trace))
         parts += [Text(line) for line in _lines(report.trace)]
+        runs, phases = report.runs, report.phases
+        if runs or phases:
+            text = (
+                f"besides: {runs:,} run{'s' * (runs != 1)}, "
+                f"{phases:,} phase{'s' * (phases != 1)} of the host"
+            )
+            parts.append(Text(text))
     count = len(report.problems)
     if count:
         parts.append(Text(f"{count:,} problem{'s' * (count != 1)}:", "bold red"))

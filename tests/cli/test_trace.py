@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accy_async.cli.exits import ExitCode
-from accy_async.observe import encode_trace
+from accy_async.observe import SpanRecorder, encode_trace
 from tests.cli.conftest import Run
 from tests.observe.samples import diamond
 
@@ -53,3 +53,21 @@ def test_overlap_is_told_by_the_name_that_the_table_has(
     assert ended.code == ExitCode.CHECK_FAILED
     assert "overlap on stream 1 by" in " ".join(ended.out.split())
     assert "overlap on track" not in ended.out
+
+
+def test_trace_without_nodes_tells_of_its_runs_and_phases(
+    run: Run, tmp_path: Path
+) -> None:
+    """Calls of fragments are runs whose kernels are not told one by one."""
+    recorder = SpanRecorder()
+    for number in range(2):
+        recorder.phase_started(number, "compile", "f", 5)
+        recorder.phase_finished(number, 9, "ok", None)
+    path = tmp_path / "trace.json"
+    path.write_bytes(encode_trace(recorder.trace()))
+    ended = run("trace", path)
+    assert ended.code == ExitCode.OK
+    assert "0 nodes" in ended.out
+    assert "besides: 0 runs, 2 phases of the host" in ended.out
+    document = json.loads(run("trace", path, "--json").out)
+    assert (document["runs"], document["phases"]) == (0, 2)
