@@ -153,7 +153,7 @@ class InFlight:
     def __init__(self) -> None:
         self._is_awaited = True
         self._mark: Mark | None = None
-        self._returned = anyio.Event()
+        self._returned: anyio.Event | None = None  # made for who waits; most do not
 
     @property
     def is_done(self) -> bool:
@@ -164,10 +164,14 @@ class InFlight:
         """The caller is done with it; the device will be at ``mark``."""
         self._is_awaited = False
         self._mark = mark
-        self._returned.set()
+        if self._returned is not None:
+            self._returned.set()
 
     async def wait(self) -> None:
         """Return when the launch is done, in whatever way."""
-        await self._returned.wait()
+        if self._is_awaited:
+            if self._returned is None:
+                self._returned = anyio.Event()
+            await self._returned.wait()
         if self._mark is not None:
             await self._mark.wait_reached()
