@@ -99,4 +99,7 @@ class NativeLaunch(_Layout):
         ("on", ctypes.c_uint64),  # the driver's handle of the stream,
         ("word", ctypes.c_uint64),  # the address of its word,
         ("position", ctypes.c_uint64),  # and what the next one writes there; 0 if none
+        ("leave", ctypes.c_uint64),  # the address of PyEval_SaveThread,
+        ("enter", ctypes.c_uint64),  # of PyEval_RestoreThread,
+        ("number", ctypes.c_uint64),  # and of PyLong_FromLong
     )

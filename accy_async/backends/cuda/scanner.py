@@ -29,7 +29,7 @@ from accy_async.artifact.native.image import MachineImage
 from accy_async.artifact.native.memory import map_image
 from accy_async.backends.cuda.board import IDLE, NO_BELL, Board, NativeLaunch, Slot
 from accy_async.backends.cuda.scanner_code import ENTRIES, TEXT
-from accy_async.backends.cuda.thunks import make_thunk
+from accy_async.backends.cuda.thunks import make_method, make_thunk, python_calls
 from accy_async.backends.pace import QUICK_NS
 from accy_async.errors import OutOfMemory, RuntimeUnavailable
 
@@ -299,8 +299,12 @@ class NativeScanner(Scanner):
         return make_thunk(self._native.ask, self._address, index, query, self._board)
 
     def launching(self, launch: NativeLaunch, keep: object) -> Callable[[], int] | None:
+        python = python_calls()
+        if python is None:
+            return None
+        launch.leave, launch.enter, launch.number = python
         address = ctypes.addressof(launch)
-        return make_thunk(self._native.launch, address, 0, 0, (launch, keep))
+        return make_method(self._native.launch, address, (launch, keep))
 
 
 class PlainScanner(Scanner):

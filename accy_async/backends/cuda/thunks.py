@@ -3,10 +3,11 @@
 A call through the bindings converts four arguments and makes an object of the answer,
 which takes some 0.3 us of the interpreter. A launch that is made again and again has
 the same four each time. So it gets a *thunk*: a few instructions that load them from a
-*record* in memory and jump to ``cuLaunchKernelEx``, and that ctypes calls in a third of
-the time, as there is nothing to convert. Both release the interpreter lock meanwhile:
-where a stream's queue is full, the driver waits. Other calls that are made again and
-again with the same three arguments or fewer get one likewise.
+*record* in memory and jump to the callee, and that ctypes calls in a third of the time,
+as there is nothing to convert. Launches, of which there are the most, take half of
+that: their thunk is a builtin function of Python's, like those that are written in C.
+All release the interpreter lock meanwhile: where a stream's queue is full, the driver
+waits.
 
 Thunks come by the page, with their records, and a page is never given back: what is
 not needed any more is used again. No memory is writable and executable at once.
@@ -22,6 +23,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from accy_async.artifact.native.elf_model import EM_AARCH64, EM_X86_64
@@ -30,7 +32,14 @@ from accy_async.artifact.native.image import MachineImage
 from accy_async.artifact.native.memory import map_image
 from accy_async.errors import OutOfMemory, RuntimeUnavailable
 
-__all__ = ["Record", "address_of", "make_thunk", "thunk_code"]
+__all__ = [
+    "Record",
+    "address_of",
+    "make_method",
+    "make_thunk",
+    "python_calls",
+    "thunk_code",
+]
 
 _PER_PAGE = 64
 
@@ -126,10 +135,27 @@ class _Pages:
 _PAGES = _Pages()
 
 
+_NO_ARGUMENTS = 4
+"""METH_NOARGS (CPython, Include/methodobject.h)."""
+
+
+class _Method(ctypes.Structure):
+    """A ``PyMethodDef``: what a builtin function of Python is described by."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("code", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
 class _Loan:
     """A thunk while a function uses it; it goes with the function."""
 
-    __slots__ = ("_keep", "_thunk")
+    __slots__ = ("_keep", "_thunk", "method")
+
+    method: _Method
 
     def __init__(self, thunk: tuple[int, Record], keep: object) -> None:
         self._thunk = thunk
@@ -143,6 +169,58 @@ def address_of(driver: Any, name: str) -> int | None:  # noqa: ANN401 - untyped
     """Where a function of the driver's is; None where it does not say."""
     answer = driver.cuGetProcAddress(name.encode(), 12000, 0)
     return int(answer[1]) or None if answer[0] == 0 and len(answer) > 1 else None
+
+
+@cache
+def python_calls() -> tuple[int, int, int] | None:
+    """Where the interpreter's functions are that a method of machine code calls.
+
+    They let go of the interpreter lock, take it again, and make a number. None where
+    Python is not CPython.
+    """
+    api = getattr(ctypes, "pythonapi", None)
+    if api is None or sys.implementation.name != "cpython":
+        return None
+    first, second, third = (
+        ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
+        for name in ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong")
+    )
+    return first, second, third
+
+
+def make_method(callee: int, first: int, keep: object) -> Callable[[], int] | None:
+    """A builtin function of Python that is machine code.
+
+    It takes no arguments, and costs half of what ctypes takes for a call.
+
+    Args:
+        callee: the address of a function that takes one argument, and returns a new
+            reference to a number; it has the interpreter lock when it is called and
+            when it returns.
+        first: that argument.
+        keep: whose memory it is the address of; kept alive with the function.
+
+    Returns:
+        None where this system cannot run thunks.
+    """
+    try:
+        thunk = _PAGES.take()
+    except (RuntimeUnavailable, OutOfMemory):
+        return None
+    address, record = thunk
+    record.first, record.callee = first, callee
+    loan = _Loan(thunk, keep)
+    loan.method = _Method(name=b"launch", code=address, flags=_NO_ARGUMENTS)
+    new: Any = _new_function()
+    return new(ctypes.addressof(loan.method), loan, None)  # type: ignore[no-any-return]
+
+
+@cache
+def _new_function() -> Any:  # noqa: ANN401 - ctypes
+    prototype = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
+    )
+    return prototype(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
 def make_thunk(
