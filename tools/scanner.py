@@ -351,15 +351,15 @@ note:
     %p_unreached = getelementptr i8, ptr %slot, i64 {unreached}
     store atomic i64 %looked, ptr %p_unreached monotonic, align 8
     store atomic i64 %time, ptr %p_reached monotonic, align 8
-    %p_bell = getelementptr i8, ptr %slot, i64 {bell}
-    %own = load atomic i32, ptr %p_bell monotonic, align 4
     %swapped = cmpxchg ptr %slot, i64 %awaited, i64 {idle_value}
                seq_cst seq_cst, align 8
     %is_claimed = extractvalue {{ i64, i1 }} %swapped, 1
     br i1 %is_claimed, label %claimed, label %again
 again:  ; something else is awaited since: look at once
     br label %on
-claimed:
+claimed:  ; the bell is read last: the same value may be awaited anew, by another's bell
+    %p_bell = getelementptr i8, ptr %slot, i64 {bell}
+    %own = load atomic i32, ptr %p_bell acquire, align 4
     %is_bell = icmp sge i32 %own, 0
     br i1 %is_bell, label %choose, label %ours
 ours:

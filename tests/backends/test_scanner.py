@@ -310,6 +310,36 @@ def test_a_stream_is_asked_about_until_it_is_done(answers: list[int]) -> None:
     assert PlainScanner(words.address, 1).asking(0, query.address) is None
 
 
+def test_what_is_armed_while_it_is_claimed_is_not_forgotten() -> None:
+    """For the same value, as whoever waits on another loop does."""
+    words = Words(1)
+    scanner = PlainScanner(words.address, 1)
+    others: list[threading.Thread] = []
+
+    class Slots(dict[int, tuple[int, int, int, int]]):
+        def get(self, key: int, default: object = None) -> object:  # type: ignore[override]
+            found = super().get(key, default)
+            if not others:
+                again = (0, 1, 0, 0, NO_BELL)
+                others.append(threading.Thread(target=scanner.arm, args=again))
+                others[0].start()
+                others[0].join(0.01)
+            return found
+
+    bell = os.eventfd(0, os.EFD_NONBLOCK)
+    scanner._slots = Slots()
+    scanner.arm(0, 1, 0, 0, bell)
+    words.values[0] = 1
+    alarm = threading.Timer(PATIENCE_S, scanner.interrupt)
+    alarm.start()
+    assert scanner.scan(10**12) is Found.OURS
+    alarm.cancel()
+    others[0].join(PATIENCE_S)
+    assert not scanner._slots
+    assert os.eventfd_read(bell) == 1
+    os.close(bell)
+
+
 @pytest.mark.parametrize("answers", [[0, 0, 0], [0, 700, 0], [700, 700]])
 def test_a_launch_has_a_flag_behind_it_where_there_is_a_position(
     answers: list[int],

@@ -15,6 +15,7 @@ import ctypes
 import mmap
 import os
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -314,6 +315,7 @@ class PlainScanner(Scanner):
         super().__init__(words, count)
         self._values = (ctypes.c_uint64 * count).from_address(words)
         self._slots: dict[int, tuple[int, int, int, int]] = {}
+        self._arming = threading.Lock()
         self._sightings: dict[int, tuple[int, int]] = {}
         self._looked = 0
         # Its put may interrupt anything, a finalizer in the middle of it included.
@@ -326,10 +328,11 @@ class PlainScanner(Scanner):
     def arm(
         self, index: int, awaited: int, near_ns: int, late_ns: int, bell: int
     ) -> None:
-        if awaited == IDLE:
-            self._slots.pop(index, None)
-            return
-        self._slots[index] = (awaited, near_ns, late_ns, bell)
+        with self._arming:
+            if awaited == IDLE:
+                self._slots.pop(index, None)
+                return
+            self._slots[index] = (awaited, near_ns, late_ns, bell)
         self._kicks.put(None)
 
     def sighting(self, index: int) -> tuple[int, int]:
@@ -389,8 +392,9 @@ class PlainScanner(Scanner):
             awaited, near, late, bell = slot
             if self._values[index] >= awaited:
                 self._sightings[index] = before, now
-                if self._slots.get(index) is slot:
-                    self._slots.pop(index, None)
+                with self._arming:  # else what is armed meanwhile could be forgotten
+                    if self._slots.get(index) is slot:
+                        del self._slots[index]
                 if bell == NO_BELL:
                     is_ours = True
                 else:
