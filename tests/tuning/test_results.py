@@ -141,7 +141,8 @@ async def test_cancelled_half_way_they_are_as_they_were(device: Device) -> None:
                 scope.cancel()
             await anyio.lowlevel.checkpoint()
 
-        await measure(device.backend, given, QUICK, pace=pace)
+        outcome = await measure(device.backend, given, QUICK, pace=pace)
+        pytest.fail(f"not cancelled, after {calls} paces: {outcome.candidates}")
     assert scope.cancelled_caught
     np.testing.assert_array_equal(await device.read(x), np.arange(N))
     await device.backend.wait_device()
