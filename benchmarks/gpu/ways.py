@@ -27,7 +27,7 @@ from accy_async.artifact.native.memory import map_image
 from accy_async.backends.bell import Bell, Waiter
 from accy_async.backends.completion import Completion
 from accy_async.backends.cuda.board import NO_BELL
-from accy_async.backends.cuda.scanner import NativeScanner
+from accy_async.backends.cuda.nativescanner import NativeScanner
 from accy_async.backends.loops import current_bell
 from accy_async.compiler.emit.llvm import data_layout, emit_object
 from accy_async.compiler.emit.target import cpu_target

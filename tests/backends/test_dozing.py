@@ -16,7 +16,7 @@ from accy_async.backends import arrival as polling
 from accy_async.backends.alarm import Alarm
 from accy_async.backends.bell import Bell
 from accy_async.backends.cuda import arrival, timeline
-from accy_async.backends.cuda.scanner import NativeScanner
+from accy_async.backends.cuda.nativescanner import NativeScanner
 from accy_async.backends.loops import current_bell
 from accy_async.backends.pace import Pace
 from accy_async.errors import DeviceError

@@ -18,7 +18,8 @@ from anyio import wait_all_tasks_blocked
 
 from accy_async.backends.arrival import MOST_POLLERS
 from accy_async.backends.completion import Completion
-from accy_async.backends.cuda.scanner import NativeScanner, Scanner
+from accy_async.backends.cuda.nativescanner import NativeScanner
+from accy_async.backends.cuda.scanner import Scanner
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.errors import DeviceError
 from tests.backends.loops import LOOPS, PATIENCE_S, Options, run

@@ -11,7 +11,7 @@ from typing import cast
 import anyio
 import pytest
 
-from accy_async.backends.cuda.scanner import PlainScanner
+from accy_async.backends.cuda.plainscanner import PlainScanner
 from accy_async.backends.cuda.timeline import CudaTimeline
 from accy_async.errors import DeviceError, RuntimeUnavailable
 from tests.backends.loops import PATIENCE_S

@@ -20,12 +20,9 @@ from accy_async.backends.cuda.board import (
     NativeLaunch,
     Slot,
 )
-from accy_async.backends.cuda.scanner import (
-    Found,
-    NativeScanner,
-    PlainScanner,
-    Scanner,
-)
+from accy_async.backends.cuda.nativescanner import NativeScanner
+from accy_async.backends.cuda.plainscanner import PlainScanner
+from accy_async.backends.cuda.scanner import Found, Scanner
 from accy_async.backends.cuda.scanner_code import ENTRIES, LLVM, TEXT
 from tests.backends.loops import PATIENCE_S
 from tests.backends.words import SCANNERS, Words

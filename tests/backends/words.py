@@ -12,7 +12,9 @@ import pytest
 from accy_async.backends.alarm import Timer
 from accy_async.backends.cuda import hub as hub_module
 from accy_async.backends.cuda.hub import Hub
-from accy_async.backends.cuda.scanner import NativeScanner, PlainScanner, Scanner
+from accy_async.backends.cuda.nativescanner import NativeScanner
+from accy_async.backends.cuda.plainscanner import PlainScanner
+from accy_async.backends.cuda.scanner import Scanner
 from accy_async.backends.cuda.timeline import CudaTimeline
 from tests.backends.loops import PATIENCE_S
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from accy_async.backends import BufferHandle, EventHandle, StreamHandle
-from accy_async.backends.cuda.scanner import NativeScanner
+from accy_async.backends.cuda.nativescanner import NativeScanner
 from tests.conformance.devices import CudaDevice
 from tests.gpu.harness import run_script
 

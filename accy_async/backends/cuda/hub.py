@@ -28,7 +28,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from accy_async.backends.cuda.board import NO_BELL
-from accy_async.backends.cuda.scanner import Found, open_scanner
+from accy_async.backends.cuda.nativescanner import open_scanner
+from accy_async.backends.cuda.scanner import Found
 from accy_async.backends.hubthread import start_hub_thread
 from accy_async.backends.pace import Paces
 from accy_async.errors import AccyError
