@@ -76,6 +76,12 @@ class Device:
             self._loaded[kernel] = self.backend.load_artifact(artifact)
         return launch_of(name, artifact, self._loaded[kernel], buffers, grid, scalars)
 
+    async def upload(self, values: np.ndarray) -> BufferHandle:
+        """A buffer that holds them by now: candidates run on another stream."""
+        buffer = upload(self.backend, values)
+        await self.backend.wait_default_stream()
+        return buffer
+
     async def read(self, buffer: BufferHandle) -> np.ndarray:
         out = np.empty(buffer.byte_size // 4, np.uint32)
         self.backend.read_buffer(buffer, out)
@@ -108,7 +114,7 @@ async def test_operands_that_are_updated_have_seen_the_kernel_exactly_once(
     device: Device,
 ) -> None:
     """C09: ``x += 1`` for x = 0..999, by four candidates; then the tuned call."""
-    x = upload(device.backend, np.arange(N, dtype=np.uint32))
+    x = await device.upload(np.arange(N, dtype=np.uint32))
     given = [
         device.candidate(f"c{number}", "count", [(x, "read_write")], N)
         for number in range(4)
@@ -125,7 +131,7 @@ async def test_operands_that_are_updated_have_seen_the_kernel_exactly_once(
 
 async def test_cancelled_half_way_they_are_as_they_were(device: Device) -> None:
     """C09: nothing of the caller's is written but by the caller."""
-    x = upload(device.backend, np.arange(N, dtype=np.uint32))
+    x = await device.upload(np.arange(N, dtype=np.uint32))
     given = [
         device.candidate(f"c{number}", "count", [(x, "read_write")], N)
         for number in range(4)
@@ -151,7 +157,7 @@ async def test_cancelled_half_way_they_are_as_they_were(device: Device) -> None:
 
 async def test_an_argument_that_is_passed_twice_stays_one(device: Device) -> None:
     """``w[b] = r[b]`` with both the same: not two private buffers, but one."""
-    x = upload(device.backend, np.arange(N, dtype=np.uint32))
+    x = await device.upload(np.arange(N, dtype=np.uint32))
     both = [(x, "write_only"), (x, "read_only")]
     given = [device.candidate(f"c{number}", "copy", both, N) for number in range(2)]
     check = ResultCheck(reference={0: np.arange(N, dtype=np.uint32).tobytes()})
@@ -167,8 +173,8 @@ async def test_fast_but_wrong_candidates_do_not_win(
     device: Device, order: tuple[str, ...]
 ) -> None:
     """C11: P writes the first half, Q next to nothing, R all of it; R is right."""
-    source = upload(device.backend, np.arange(N, dtype=np.uint32))
-    target = upload(device.backend, np.arange(N, dtype=np.uint32))
+    source = await device.upload(np.arange(N, dtype=np.uint32))
+    target = await device.upload(np.arange(N, dtype=np.uint32))
     blocks = {"P": N // 2, "Q": 1, "R": N}
     buffers = [(target, "write_only"), (source, "read_only")]
     given = [device.candidate(name, "copy", buffers, blocks[name]) for name in order]
@@ -189,7 +195,7 @@ async def test_fast_but_wrong_candidates_do_not_win(
 
 
 async def test_without_a_reference_the_baseline_is_right(device: Device) -> None:
-    source = upload(device.backend, np.arange(N, dtype=np.uint32))
+    source = await device.upload(np.arange(N, dtype=np.uint32))
     target = device.backend.allocate_buffer(4 * N)
     buffers = [(target, "write_only"), (source, "read_only")]
     given = [
@@ -224,7 +230,7 @@ async def test_a_kernel_that_waits_for_ever_is_given_up() -> None:
     """It waits at a gate, which the test opens once it was given up."""
     backend = OpenBackend()
     device = Device(backend, native.artifact)
-    words = upload(device.backend, np.array([0, 0], np.uint32))
+    words = await device.upload(np.array([0, 0], np.uint32))
     fine, hung = (
         device.candidate(
             name, "gate", [(words, "read_write")], 1, (ScalarArgument.u64(block),)

@@ -34,8 +34,8 @@ async def open_measurement(
 ) -> AsyncIterator[Measuring]:
     """Begin to measure candidates; iterate over what comes, and ask for its outcome.
 
-    Nothing of the caller's is written. What candidates read must stay as it is
-    meanwhile.
+    Nothing of the caller's is written. What candidates read must be there when it
+    begins, as they run on a stream of their own, and stay as it is meanwhile.
 
     Args:
         backend: the device.
